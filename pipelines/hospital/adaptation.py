@@ -25,9 +25,12 @@ from pipelines.hospital.segmentation import (
     select_shown_patients,
 )
 from pipelines.models.answers import predict_classes
+from pipelines.requests.report import Outside
+from pipelines.requests.route import Route
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
-from privacy.message import Json, Message, as_list, as_mapping, from_bytes
+from privacy.message import Json, Message, from_bytes
+from privacy.release.form import value_or_none
 
 EVERYBODY = ("all patients",)
 """The only split of an external site, where nothing is trained."""
@@ -48,14 +51,14 @@ def summarize_coefficients(coefficients: Tensor) -> dict[str, Tensor]:
     return {COEFFICIENTS: coefficients.mean(dim=0).cpu(), SPREAD: coefficients.std(dim=0, correction=0).cpu()}
 
 
-def adaptation_facts(facts: Mapping[str, Json], adapted: Adapted | None, layers: Sequence[str]) -> dict[str, Json]:
+def adaptation_facts(question: Route, adapted: Adapted | None, layers: Sequence[str]) -> dict[str, Json]:
     """Facts on an adaptation. layers: names of the mixed layers, if models were mixed."""
-    shared = facts.get("shared")
+    shared = value_or_none(question.shared)
     adaptation: dict[str, Json] = {
-        "line": facts["line"],
-        "way": as_mapping(facts["how"])["name"],
-        "experts": facts["experts"],
-        "shared": as_mapping(shared).get("label") if shared is not None else None,
+        "line": question.line,
+        "way": question.how.name,
+        "experts": [*question.experts],
+        "shared": None if shared is None else shared.get("label"),
         "layers": list(layers),
     }
     if adapted is not None:
@@ -90,11 +93,10 @@ def select_masks_to_show(
     return tensors
 
 
-def read_lines(hospital: Hospital, facts: Mapping[str, Json]) -> dict[str, Message]:
-    """The stored result of each of the facts' `lines`, each with `label` and `run`."""
+def read_lines(hospital: Hospital, lines: Sequence[Outside]) -> dict[str, Message]:
+    """The stored result of each line, by label."""
     folder = DiskFolder(hospital.root / "scores")
-    named = [as_mapping(line) for line in as_list(facts.get("lines", []))]
-    file_of_line = {str(line["label"]): file_of(str(line["run"])) for line in named}
+    file_of_line = {line["label"]: file_of(line["run"]) for line in lines}
     return {label: from_bytes(folder.read(name)) for label, name in file_of_line.items() if folder.has(name)}
 
 

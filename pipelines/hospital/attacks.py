@@ -18,9 +18,10 @@ from federation.task import Task, cross_entropy
 from pipelines.data.stored import of_patients
 from pipelines.hospital.hospital import Context, Done, Hospital, rows_of
 from pipelines.hospital.inversion import invert_model
-from pipelines.hospital.kept import cohort_of, scores_name
+from pipelines.hospital.kept import cohort_of, scores_name, scores_name_of
 from pipelines.hospital.opening import own_model, read_opening
 from pipelines.requests.audit import Attacked, Audit
+from pipelines.requests.methods import TableLine
 from pipelines.runs.store import DiskFolder
 from privacy.attacks.membership import Membership, model_membership
 from privacy.dp.access import Rows
@@ -41,24 +42,26 @@ def attack_models(hospital: Hospital, context: Context[Audit]) -> Done[Attacked]
     Raises:
         Refused: `malformed_inversion`.
     """
-    question, facts = context.question, context.message.facts
+    question = context.question
+    cohort, scores_file = question.cohort, scores_name(question.train_run, question.checkpoint, question.best)
     start = read_opening(hospital, question.train_run)
     _, params = own_model(hospital, question.train_run, question.checkpoint, question.best)
     module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
     reply = Attacked(found=None)
     if question.membership is not False:
-        reply = replace(reply, found=as_mapping(_infer_membership(hospital, start.task, module, facts)))
+        membership = _infer_membership(hospital, start.task, module, cohort, scores_file)
+        reply = replace(reply, found=as_mapping(membership))
     if (how := value_or_none(question.inversion)) is not None:
-        reply = replace(reply, inversion=as_mapping(invert_model(hospital, start, module, how, question.cohort, facts)))
+        reply = replace(reply, inversion=invert_model(hospital, start, module, how, cohort, scores_file))
     leaves = start.protection is None and not hospital.policy.promises
     if not leaves:
         reply = Attacked(found=None, inversion=ABSENT if reply.inversion is ABSENT else None)
     return Done(reply, describe_event(NON_PRIVATE if leaves else NOTHING))
 
 
-def _infer_membership(hospital: Hospital, task: Task, module: nn.Module, facts: Mapping[str, Json]) -> Json:
+def _infer_membership(hospital: Hospital, task: Task, module: nn.Module, cohort: str, scores_file: str) -> Json:
     """Membership inference by the losses of training and test patients; the result is also stored here."""
-    rows = rows_of(of_patients(cohort_of(hospital, str(facts["cohort"]))), hospital.device)
+    rows = rows_of(of_patients(cohort_of(hospital, cohort)), hospital.device)
     members, non_members = rows["train"], rows["test"]
     result = model_membership(
         _compute_losses(task, module, members),
@@ -70,13 +73,13 @@ def _infer_membership(hospital: Hospital, task: Task, module: nn.Module, facts: 
         seed=hospital.bootstrap_seed(),
     )
     plain: Json = json.loads(MEMBERSHIP.dump_json(result))
-    _attack_folder(hospital).write(_result_name(facts), json.dumps(plain).encode())
+    _attack_folder(hospital).write(_result_name(scores_file), json.dumps(plain).encode())
     return plain
 
 
-def found_at_home(hospital: Hospital, facts: Mapping[str, Json]) -> Membership | None:
+def read_membership(hospital: Hospital, method: TableLine) -> Membership | None:
     """The stored result of a membership attack, for the hospital's own page; None if there was none."""
-    folder, name = _attack_folder(hospital), _result_name(facts)
+    folder, name = _attack_folder(hospital), _result_name(scores_name_of(method))
     if not folder.has(name):
         return None
     return parse_membership(json.loads(folder.read(name)))
@@ -102,6 +105,6 @@ def _attack_folder(hospital: Hospital) -> DiskFolder:
     return DiskFolder(hospital.root / "scores")
 
 
-def _result_name(facts: Mapping[str, Json]) -> str:
+def _result_name(scores_file: str) -> str:
     """The file of a model's result."""
-    return f"{scores_name(facts).removesuffix('.safetensors')}.membership.json"
+    return f"{scores_file.removesuffix('.safetensors')}.membership.json"

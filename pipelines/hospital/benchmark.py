@@ -20,8 +20,7 @@ from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, all_row
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.opening import TARGET
 from pipelines.hospital.private_limits import check_affordable
-from pipelines.hospital.scoring import ReleasedScores, count_exact_scores, noise_scores
-from pipelines.hospital.segmentation import reply_tensors, score_patients
+from pipelines.hospital.released_scores import ScoreNoise, score_labels, score_masks
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.file import Ready, parse_ready
 from pipelines.models.likeness import studies_of
@@ -34,7 +33,6 @@ from pipelines.requests.benchmark import (
     NoisedLabelsBenchmarked,
 )
 from pipelines.requests.writing import read_reply
-from privacy.dp.access import Rows
 from privacy.dp.chunks import compute_repeatably
 from privacy.dp.events import NON_PRIVATE, Gaussian, describe_event
 from privacy.message import Call, Message
@@ -79,14 +77,18 @@ def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[
     if not len(rows.y):
         raise Refused("no_test_patients")
     ready = replace(ready, module=ready.module.to(hospital.device))
-    tensors, score_facts, event = (
-        _score_masks(hospital, ready, cohort, rows, question.copies)
-        if ready.task.kind == "segmentation"
-        else _score_labels(hospital, ready, cohort, rows, question.copies, noise)
-    )
+    predicted = predict_probabilities(ready, cohort)
+    if ready.task.kind == "segmentation":
+        masks = predicted.nan_to_num(nan=0.0).argmax(dim=1)  # no number: background
+        scores, _ = score_masks(hospital, cohort, rows, [masks], ready.task.classes, question.copies)
+    else:
+        if noise is not None:
+            cut_of(cohort)  # refuses a cohort in which one patient could change another's image
+        score_noise = None if noise is None else ScoreNoise(noise.noise_multiplier, cut=None)
+        scores = score_labels(hospital, rows, predicted, question.copies, score_noise)
     seen = looked_at(question.cohort, dict.fromkeys(SPLITS, SEEN))
-    reply = read_reply(BENCHMARK, Message(tensors, {**score_facts, "model": _digest_in(call)}))
-    return Done(reply, describe_event(event), Message({}, seen))
+    reply = read_reply(BENCHMARK, Message(scores.tensors, {**scores.facts, "model": _digest_in(call)}))
+    return Done(reply, describe_event(scores.event), Message({}, seen))
 
 
 def _read_trusted_model(hospital: Hospital, call: Call, question: Benchmark) -> Ready:
@@ -135,29 +137,10 @@ def predict_probabilities(ready: Ready, cohort: Cohort) -> Tensor:
     return torch.cat(parts)
 
 
-def _score_labels(
-    hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, copies: int, noise: Gaussian | None
-) -> ReleasedScores:
-    """Released scores of a model that predicts labels; exact ones without noise."""
-    probabilities = predict_probabilities(ready, cohort).nan_to_num(nan=1.0 / ready.task.classes)
-    tested = Rows(probabilities, rows.y, rows.patient)
-    if noise is None:
-        return count_exact_scores(hospital, tested, copies)
-    cut_of(cohort)  # refuses a cohort in which one patient could change another's image
-    return noise_scores(hospital, tested, noise.noise_multiplier, None)
-
-
 def _compute_noise(hospital: Hospital, epsilon: float) -> Gaussian:
     """The event of the one noised histogram that costs the asked epsilon at the budget's delta."""
     budget = hospital.policy.budget
     return Gaussian(noise_for(epsilon, hospital.policy.delta if budget is None else budget.delta))
-
-
-def _score_masks(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, copies: int) -> ReleasedScores:
-    """Released scores of a model that segments."""
-    masks = predict_probabilities(ready, cohort).nan_to_num(nan=0.0).argmax(dim=1)  # no number: background
-    values = score_patients(cohort, rows, masks, ready.task.classes)
-    return reply_tensors(hospital, values, None, copies), {}, NON_PRIVATE
 
 
 @lru_cache(maxsize=64)

@@ -26,7 +26,8 @@ from pipelines.hospital.model_file import make_ready
 from pipelines.hospital.opening import Opening, read_opening
 from pipelines.hospital.validation_scores import scores_at_home
 from pipelines.models.file import READY
-from privacy.message import Json, Malformed
+from pipelines.requests.methods import TableLine
+from privacy.message import Malformed
 from privacy.release.gate import Refused
 
 RIDGE, SVM = "ridge_at_home", "svm_at_home"
@@ -39,15 +40,15 @@ class HomeFloor(NamedTuple):
     scores: Mapping[str, Tensor]
 
 
-def home_floors(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> tuple[HomeFloor, ...]:
+def home_floors(hospital: Hospital, methods: Sequence[TableLine]) -> tuple[HomeFloor, ...]:
     """Floors on the features of the first private method that has any; none where the run is not private."""
     if not has_noised_scores(hospital, methods):
         return ()
     for method in methods:
         with suppress(Refused, Malformed):
-            start = read_opening(hospital, str(method["train_run"]))
+            start = read_opening(hospital, method["train_run"])
             if start.protection is not None and isinstance(start.task.model, Features):
-                return tuple(_learn_floors(hospital, start, str(method["train_run"])))
+                return tuple(_learn_floors(hospital, start, method["train_run"]))
     return ()
 
 

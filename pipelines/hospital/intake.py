@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -154,10 +155,10 @@ def _scale_moments(question: Asks) -> Moments | None:
 
 def check_holdings(hospital: Hospital, context: Context[Holds]) -> Done[Held]:
     """Whether this hospital still has what an artifact of the coordinator names: a cohort, models of runs."""
-    facts = context.message.facts
-    known_runs = [run for run in _list_runs(facts) if _has_trained(hospital, run)]
+    question = context.question
+    known_runs = [run for run in value_or_none(question.runs) or {} if _has_trained(hospital, run)]
     # About patients this reveals only whether keyed digests that the hospital sent before are unchanged.
-    return Done(Held(complaint=_find_complaint(hospital, facts), known=known_runs), describe_event(NOTHING))
+    return Done(Held(complaint=_find_complaint(hospital, question), known=known_runs), describe_event(NOTHING))
 
 
 def forget_damaged(hospital: Hospital, call: Call) -> None:
@@ -176,7 +177,7 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
         return
     if not REQUESTS[call.request].cohort:
         return
-    lost = _find_complaint(hospital, facts) or _is_stale(hospital, facts)
+    lost = _cohort_complaint(hospital, str(facts["cohort"]), facts.get("sha256")) or _is_stale(hospital, facts)
     gone = find_broken_files(hospital, call)
     if call.request == "augment" and not lost and gone is None:  # made again it would be charged again, for a list
         keep_promises(hospital, call, sorted(hospital.cohort_folder(str(facts["cohort"])).iterdir()))
@@ -190,26 +191,28 @@ def _is_stale(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
     return counted is not None and "splits" in facts and facts["splits"] != counted.facts()["splits"]
 
 
-def _find_complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
+def _find_complaint(hospital: Hospital, question: Holds) -> str | None:
     """The first thing that is not as the coordinator believes; None: all is."""
-    cohort, page = facts.get("cohort"), facts.get("page")
-    if isinstance(cohort, str) and (complaint := _cohort_complaint(hospital, cohort, facts)):
+    cohort, page = value_or_none(question.cohort), value_or_none(question.page)
+    if cohort is not None and (complaint := _cohort_complaint(hospital, cohort, value_or_none(question.sha256))):
         return complaint
-    if isinstance(page, str) and _keyed_digest(hospital, hospital.root / "report.html") != page:
+    if page is not None and _keyed_digest(hospital, hospital.root / "report.html") != page:
         return "its own page is gone, or of another run"
-    complaints = (_run_complaint(hospital, run, state) for run, state in _list_runs(facts).items())
-    return next((complaint for complaint in complaints if complaint), find_answer_complaint(hospital, facts))
+    states = value_or_none(question.runs) or {}
+    complaints = (_run_complaint(hospital, run, state) for run, state in states.items())
+    answers = value_or_none(question.answers) or []
+    return next((complaint for complaint in complaints if complaint), find_answer_complaint(hospital, answers))
 
 
-def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]) -> str | None:
-    """Why a cohort is not the one that the coordinator names."""
+def _cohort_complaint(hospital: Hospital, cohort: str, sha256: Json) -> str | None:
+    """Why a cohort is not the one that the coordinator names. sha256: the keyed digest that it was told."""
     folder = hospital.cohort_folder(cohort)
     if hospital.policy.promises and read_released_counts(hospital) is None:
         return f"{COUNTED_FILE} is gone, so that its patients must be counted anew"
     digest = digest_of(folder / COHORT)
     if digest is None:
         return "the cohort is gone"
-    if keyed_digest(hospital.key(), digest) != facts.get("sha256"):
+    if keyed_digest(hospital.key(), digest) != sha256:
         return "the cohort is corrupt"
     for name in (REJECTED, SPLIT):
         try:
@@ -219,7 +222,7 @@ def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]
     return None
 
 
-def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
+def _run_complaint(hospital: Hospital, run: str, state: int | Literal["begun"] | None) -> str | None:
     """What is wrong with this hospital's memory of a run or, if it is finished, with its models: a finished run goes on
     without the memory that made them.
     """
@@ -248,12 +251,6 @@ def _has_lost_introduction(folder: DiskFolder) -> bool:
     """
     names = folder.names()
     return "introduce-0" not in names and any(name.startswith(("train-", "finish-")) for name in names)
-
-
-def _list_runs(facts: Mapping[str, Json]) -> dict[str, Json]:
-    """The runs that are asked about, each with its state."""
-    runs = facts.get("runs")
-    return dict(runs) if isinstance(runs, dict) else {}
 
 
 def _has_trained(hospital: Hospital, run: str) -> bool:

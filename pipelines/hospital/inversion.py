@@ -25,9 +25,10 @@ from federation.randomness import derive_seed
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients
 from pipelines.hospital.hospital import Hospital, rows_of
-from pipelines.hospital.kept import cohort_of, scores_name
+from pipelines.hospital.kept import cohort_of, scores_name_of
 from pipelines.hospital.opening import Opening
 from pipelines.hospital.segmentation import kind_of
+from pipelines.requests.methods import TableLine
 from pipelines.runs.store import DiskFolder
 from privacy.attacks.inversion import (
     Inversion,
@@ -67,11 +68,11 @@ class Drawn(NamedTuple):
 
 
 def invert_model(
-    hospital: Hospital, start: Opening, module: nn.Module, settings: Inversion, name: str, facts: Mapping[str, Json]
+    hospital: Hospital, start: Opening, module: nn.Module, settings: Inversion, name: str, scores_file: str
 ) -> dict[str, Json]:
     """Attack a model of this hospital on its training images, and store the reconstructions here.
 
-    name: of the cohort. facts: what names the model.
+    name: of the cohort. scores_file: of the model, beside which the result is stored.
 
     Returns: `images`, `steps`, and by attack the means of `psnr` (dB) and `ssim` and how many reconstructions are
     `better` than the mean image; or the `reason` why nothing could be reconstructed.
@@ -107,17 +108,17 @@ def invert_model(
         "masks": start.target is not None,
     }
     tensors = {"image": rows.x[index].cpu(), **reconstructions.pictures}
-    _attack_folder(hospital).write(_result_name(facts), to_bytes(Message(tensors, stored_facts)))
+    _attack_folder(hospital).write(_result_name(scores_file), to_bytes(Message(tensors, stored_facts)))
     return summary
 
 
-def inversion_sheets(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Iterator[Picture]:
+def inversion_sheets(hospital: Hospital, methods: Sequence[TableLine]) -> Iterator[Picture]:
     """A sheet per method on whose model here the attack was tried; a row per image."""
     for method in methods:
-        if not _attack_folder(hospital).has(_result_name(method)):
-            continue
-        stored = from_bytes(_attack_folder(hospital).read(_result_name(method)))
-        yield _draw_sheet(str(method["label"]), stored, cohort_of(hospital, str(method["cohort"])))
+        name = _result_name(scores_name_of(method))
+        if _attack_folder(hospital).has(name):
+            stored = from_bytes(_attack_folder(hospital).read(name))
+            yield _draw_sheet(method["label"], stored, cohort_of(hospital, method["cohort"]))
 
 
 def select_images(rows: Rows, images: int) -> list[int]:
@@ -254,6 +255,6 @@ def _attack_folder(hospital: Hospital) -> DiskFolder:
     return DiskFolder(hospital.root / "scores")
 
 
-def _result_name(facts: Mapping[str, Json]) -> str:
+def _result_name(scores_file: str) -> str:
     """The file of a model's reconstructions."""
-    return f"{scores_name(facts).removesuffix('.safetensors')}.inversion.safetensors"
+    return f"{scores_file.removesuffix('.safetensors')}.inversion.safetensors"

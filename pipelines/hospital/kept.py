@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
+from federation.participant import Checkpoint
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import (
     COHORT,
@@ -15,8 +15,10 @@ from pipelines.hospital.hospital import (
     Hospital,
     read_cohort_file,
 )
+from pipelines.loader.validation import to_plain
+from pipelines.requests.methods import TableLine
 from pipelines.runs.store import digest_json, short_digest
-from privacy.message import Json
+from pipelines.settings.variants import Variant
 from privacy.release.gate import Refused
 
 REAL_SENT = "their images were sent, as what others' images shall look like"
@@ -52,18 +54,27 @@ def split_of(cohort: Cohort) -> dict[str, list[str]]:
     return codes_by_split
 
 
-def central_name(facts: Mapping[str, Json]) -> str:
-    """The file of the central baseline's model at home."""
-    return f"{str(facts['train_run']).rpartition('/')[2]}.central.safetensors"
+def central_name(run: str) -> str:
+    """The file of the central baseline's model at home. run: of its training."""
+    return f"{run.rpartition('/')[2]}.central.safetensors"
 
 
-def scores_name(facts: Mapping[str, Json]) -> str:
-    """The file of a model's scores at its own hospital, by run, checkpoint, globally best round and calibration."""
-    calibration = facts.get("calibration")
-    how = f".{calibration.get('calibration')}-{calibration.get('quantile')}" if isinstance(calibration, dict) else ""
-    if isinstance(calibration, dict) and calibration.get("tuning") is not None:
-        how = f".{calibration['calibration']}-{short_digest(digest_json(calibration['tuning']))}"
-    return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}{how}.safetensors"
+def scores_name(run: str, checkpoint: Checkpoint, best: int | None, variant: Variant | None = None) -> str:
+    """The file of a model's scores at its own hospital.
+
+    run: of its training. best: the globally best round. variant: how it was calibrated; None = it was not.
+    """
+    calibration = ""
+    if variant is not None and variant.tuning is not None:
+        calibration = f".{variant.calibration}-{short_digest(digest_json(to_plain(variant.tuning)))}"
+    elif variant is not None:
+        calibration = f".{variant.calibration}-{variant.quantile}"
+    return f"{run.rpartition('/')[2]}.{checkpoint}.{best}{calibration}.safetensors"
+
+
+def scores_name_of(line: TableLine) -> str:
+    """The file of the scores of a line of the tables at its own hospital."""
+    return scores_name(line["train_run"], line["checkpoint"], line["best"], line.get("calibration"))
 
 
 def cut_of(cohort: Cohort) -> str:

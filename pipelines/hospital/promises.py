@@ -9,13 +9,13 @@ are states of a translator's training, which nobody needs after it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import digest_of
 from pipelines.runs.store import DiskFolder
-from privacy.message import Call, Json, as_list, as_mapping
+from privacy.message import Call, Json, as_mapping
 
 PROMISES = "promises.json"
 SEALED = ("conversations", "models", "fitting")
@@ -61,11 +61,10 @@ def find_broken_files(hospital: Hospital, call: Call) -> list[str] | None:
     return [name for name, code in expected_digests.items() if digest_of(hospital.root / name) != code]
 
 
-def find_answer_complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
-    """What is wrong with the files of the answers that a `holds` names: a fixed sentence, or None."""
-    for answer in as_list(facts.get("answers", [])):
-        run, round_, request = (str(part) for part in as_list(answer))
-        broken_files = find_broken_files(hospital, Call(run, int(round_), request, {}))
+def find_answer_complaint(hospital: Hospital, answers: Iterable[tuple[str, int, str]]) -> str | None:
+    """What is wrong with the files of answers, each a run, a round and a request: a fixed sentence, or None."""
+    for run, round_, request in answers:
+        broken_files = find_broken_files(hospital, Call(run, round_, request, {}))
         if broken_files is None:
             return GONE
         if broken_files:

@@ -38,14 +38,16 @@ from personalize.moments import Moments
 from pipelines.hospital.finished_models import has_noised_scores, list_usable_models
 from pipelines.hospital.home_floors import HomeFloor
 from pipelines.hospital.hospital import Context, Done, Hospital
-from pipelines.hospital.kept import scores_name
+from pipelines.hospital.kept import scores_name_of
 from pipelines.hospital.opening import Opening, read_opening
 from pipelines.hospital.validation_scores import VALIDATED
 from pipelines.models.recommended import RECOMMENDED, is_newer, to_bytes
 from pipelines.requests.compare import Compare, Compared
+from pipelines.requests.methods import TableLine
+from pipelines.requests.report import Others, Report
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
-from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, whole_of
+from privacy.message import Json, Malformed, from_bytes
 from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
@@ -58,10 +60,11 @@ def compare_models(hospital: Hospital, context: Context[Compare]) -> Done[Compar
     Empty where anything is promised to patients, or nothing could be
     measured.
     """
-    facts = context.message.facts
-    if _is_promised(hospital, facts):
+    question = context.question
+    if _is_promised(hospital, question):
         return Done(Compared(), describe_event(NOTHING))
-    measured_gains = _measure_gains(hospital, facts, list_usable_models(hospital, facts), ())
+    models = list_usable_models(hospital, question.methods, value_or_none(question.variants) or ())
+    measured_gains = _measure_gains(hospital, question, models, ())
     gains = {
         label: (gain.value, gain.variance)
         for label, gain in measured_gains.gains.items()
@@ -72,7 +75,7 @@ def compare_models(hospital: Hospital, context: Context[Compare]) -> Done[Compar
 
 def make_recommendation(
     hospital: Hospital,
-    facts: Mapping[str, Json],
+    question: Report,
     models: Sequence[Model],
     floors: Sequence[HomeFloor],
     losses: Mapping[str, str],
@@ -80,56 +83,55 @@ def make_recommendation(
     """This hospital's recommendation; empty if there is none.
 
     Args:
-        facts: of `report`; `others` are sums of gains that other hospitals measured, as `others_to_facts` has them.
+        question: its `others` are sums of gains that other hospitals measured.
         models: which of the run's models are files here; floors: learnt at home. losses: a method's epsilon here, by
         run of its training.
     """
-    if facts.get("structures"):
+    if value_or_none(question.structures):
         return ()
-    gains_of_others = _read_gains_of_others(as_mapping(facts.get("others")))
-    model_choice = recommend_model(hospital.name, _measure_gains(hospital, facts, models, floors), gains_of_others)
+    gains_of_others = _read_gains_of_others(value_or_none(question.others))
+    model_choice = recommend_model(hospital.name, _measure_gains(hospital, question, models, floors), gains_of_others)
     return (
         ()
         if model_choice is None
-        else (replace(model_choice, epsilon=losses.get(_run_of(facts, model_choice.method), "")),)
+        else (replace(model_choice, epsilon=losses.get(_run_of(question, model_choice.method), "")),)
     )
 
 
-def keep_decision(hospital: Hospital, facts: Mapping[str, Json], decision: Decision, choice: Choice) -> None:
+def keep_decision(hospital: Hospital, question: Report, decision: Decision, choice: Choice) -> None:
     """Write the decision into this hospital's folder, but not over one of a newer program, which `predict` refuses by
-    name. choice: the same in words. facts: of `report`.
+    name. choice: the same in words.
     """
     if is_newer(hospital.root):
         return
-    content = to_bytes(decision, choice.said, _run_of(facts, decision.method), choice.file)
+    content = to_bytes(decision, choice.said, _run_of(question, decision.method), choice.file)
     DiskFolder(hospital.root).write(RECOMMENDED, content)
 
 
-def released_decision_facts(
-    hospital: Hospital, facts: Mapping[str, Json], decision: Decision | None
-) -> dict[str, Json] | None:
+def released_decision_facts(hospital: Hospital, question: Report, decision: Decision | None) -> dict[str, Json] | None:
     """What the coordinator hears of a decision; None where anything is promised to patients."""
-    return None if decision is None or _is_promised(hospital, facts) else to_facts(decision)
+    return None if decision is None or _is_promised(hospital, question) else to_facts(decision)
 
 
-def _run_of(facts: Mapping[str, Json], method: str) -> str:
+def _run_of(question: Report, method: str) -> str:
     """The run of a method's training; empty for a floor of this hospital's own, which is of no run."""
-    return {str(line["label"]): str(line["train_run"]) for line in _list_lines(facts)}.get(method, "")
+    return {line["label"]: line["train_run"] for line in _list_lines(question)}.get(method, "")
 
 
-def _is_promised(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
-    return hospital.policy.promises or has_noised_scores(
-        hospital, [as_mapping(method) for method in as_list(facts["methods"])]
-    )
+def _is_promised(hospital: Hospital, question: Compare | Report) -> bool:
+    """Whether anything is promised to this hospital's patients, by its policy or by the run."""
+    return hospital.policy.promises or has_noised_scores(hospital, question.methods)
 
 
-def _list_lines(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
-    return [as_mapping(line) for name in ("methods", "variants") for line in as_list(facts.get(name, []))]
+def _list_lines(question: Compare | Report) -> list[TableLine]:
+    """All lines of a run's tables."""
+    return [*question.methods, *(value_or_none(question.variants) or ())]
 
 
 def _measure_gains(
-    hospital: Hospital, facts: Mapping[str, Json], models: Sequence[Model], floors: Sequence[HomeFloor]
+    hospital: Hospital, question: Compare | Report, models: Sequence[Model], floors: Sequence[HomeFloor]
 ) -> Measured:
+    """Gains over the models that this hospital learns alone, on its validation patients."""
     folder, filed = (
         DiskFolder(hospital.root / "scores"),
         {model.method for model in models if model.file and not model.ended},
@@ -139,11 +141,11 @@ def _measure_gains(
         [floor.model.method for floor in floors],
     )
     heads = {*home_labels}
-    for line in _list_lines(facts):
-        label, name = str(line["label"]), scores_name(line)
+    for line in _list_lines(question):
+        label, name = line["label"], scores_name_of(line)
         if label in filed and folder.has(name):
             scores_by_label[label] = from_bytes(folder.read(name)).tensors
-            start = _read_start(hospital, str(line["train_run"]))
+            start = _read_start(hospital, line["train_run"])
             home_labels += [label] if start is not None and is_trained_alone(start.algorithm) else []
             heads |= {label} if start is not None and is_head(start.algorithm, start.task.model) else set()
     rows, scores = dict[str, Tensor](), dict[str, Floats]()
@@ -160,6 +162,7 @@ def _measure_gains(
 
 
 def _read_start(hospital: Hospital, run: str) -> Opening | None:
+    """What a training began with; None where this hospital had no part in it."""
     try:
         return read_opening(hospital, run)
     except (Refused, Malformed):
@@ -180,22 +183,22 @@ def is_trained_alone(algorithm: AnyAlgorithm) -> bool:
     )
 
 
-def _read_gains_of_others(facts: Mapping[str, Json]) -> OtherGains:
-    pairs = {label: _parse_pair(pair) for label, pair in as_mapping(facts.get("sums")).items()}
-    sums = {label: Sums(*pair) for label, pair in pairs.items() if pair is not None and pair[1] > 0}
-    return OtherGains(whole_of(facts, "hospitals", 0), sums)
+def _read_gains_of_others(others: Others | None) -> OtherGains:
+    """Gains that other hospitals measured; sums that cannot be are left out."""
+    if others is None:
+        return OtherGains(0, {})
+    sums = {label: Sums(*pair) for label, pair in others["sums"].items() if _is_usable(pair) and pair[1] > 0}
+    return OtherGains(others["hospitals"], sums)
 
 
 def read_gains(question: Compare, reply: Compared) -> dict[str, Gain]:
     """The gains that a hospital told of the lines of its question; ones that cannot be are left out."""
     gains = value_or_none(reply.gains) or {}
     labels = [line["label"] for line in (*question.methods, *(value_or_none(question.variants) or ()))]
-    pairs = {label: _parse_pair([*gains[label]]) for label in labels if label in gains}
-    finite_gains = {label: Gain(*pair) for label, pair in pairs.items() if pair is not None}
-    return {label: gain for label, gain in finite_gains.items() if abs(gain.value) <= 1 and gain.variance > 0}
+    usable_gains = {label: Gain(*gains[label]) for label in labels if label in gains and _is_usable(gains[label])}
+    return {label: gain for label, gain in usable_gains.items() if abs(gain.value) <= 1 and gain.variance > 0}
 
 
-def _parse_pair(value: Json) -> tuple[float, float] | None:
-    """Two numbers that are finite; None if something else was said."""
-    numbers = [float(number) for number in as_list(value) if isinstance(number, int | float) and abs(number) < LARGEST]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+def _is_usable(pair: tuple[float, float]) -> bool:
+    """Whether both numbers are finite and of a size that can be summed."""
+    return all(abs(number) < LARGEST for number in pair)

@@ -10,15 +10,12 @@ here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evaluation.masks import GRID, Values
 from federation.descent import Site
 from federation.finetuning import fine_tuned
 from federation.parameters import loaded, section
@@ -36,8 +33,7 @@ from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, all_row
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.opening import Opening, parse_opening
 from pipelines.hospital.private_limits import check_affordable
-from pipelines.hospital.scoring import count_exact_scores
-from pipelines.hospital.segmentation import patient_scores, reply_tensors, score_patients
+from pipelines.hospital.released_scores import ReleasedScores, score_labels, score_masks
 from pipelines.hospital.training import data_access
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.answers import predict_classes
@@ -93,9 +89,9 @@ def route_models(hospital: Hospital, context: Context[Route]) -> Done[LabelScore
         raise Refused("malformed_route") from error
     changed = came.adapted is not None or isinstance(how, FineTuned)
     before = list(experts.values())[-1] if changed else None
-    tensors, patient_scores = _score_model(hospital, start.task, cohort, rows, came.made, copies, before)
-    told_of = adaptation_facts(context.message.facts, came.adapted, came.layers)
-    kept_here = to_bytes(Message({**patient_scores, **came.mixed}, told_of))
+    scores = _score_model(hospital, start.task, cohort, rows, came.made, copies, before)
+    told_of = adaptation_facts(question, came.adapted, came.layers)
+    kept_here = to_bytes(Message({**scores.kept, **came.mixed}, told_of))
     DiskFolder(hospital.root / "scores").write(file_of(call.run), kept_here)
     how_seen: dict[Split, str] = dict.fromkeys(SPLITS, "a model was adapted to their images")
     if tested:
@@ -103,7 +99,7 @@ def route_models(hospital: Hospital, context: Context[Route]) -> Done[LabelScore
     if isinstance(how, FineTuned):
         how_seen |= {"train": "a model was fine-tuned on them"}
     seen = looked_at(question.cohort, how_seen)
-    return Done(read_reply(ROUTE, Message(tensors)), describe_event(NON_PRIVATE), Message({}, seen))
+    return Done(read_reply(ROUTE, Message(scores.tensors)), describe_event(NON_PRIVATE), Message({}, seen))
 
 
 def _check_willing(hospital: Hospital, call: Call) -> None:
@@ -208,32 +204,21 @@ def _score_model(
     made: Made,
     copies: int,
     before: nn.Module | None,
-) -> tuple[Mapping[str, Tensor], dict[str, Tensor]]:
-    """Released scores, and scores of single patients, which stay. before: the model before adaptation, for pictures."""
+) -> ReleasedScores:
+    """Scores of what a way made. before: the model before adaptation, for pictures."""
     if task.kind == "segmentation":
-        drawn = _predict(task, made, rows.x)
-        values = [score_patients(cohort, rows, masks, task.classes) for masks in drawn]
-        mean = values[0] if len(values) == 1 else average_values(values)
-        seen = select_masks_to_show(cohort, rows, drawn[0], mean, before, task) if len(drawn) == 1 else {}
-        return reply_tensors(hospital, mean, None, copies), {**patient_scores(mean, None), **seen}
+        masks = _predict(task, made, rows.x)
+        scores, mean = score_masks(hospital, cohort, rows, masks, task.classes, copies)
+        if len(masks) > 1:
+            return scores
+        return scores._replace(kept={**scores.kept, **select_masks_to_show(cohort, rows, masks[0], mean, before, task)})
     if not isinstance(made, nn.Module | Tensor):
         raise Refused("malformed_route") from ValueError("an average of scores is for masks; say ensemble")
-    p = (task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made).cpu()
-    p = p.nan_to_num(nan=1.0 / task.classes)
-    y, whose = rows.y.cpu(), rows.patient.cpu()
-    tensors, _, _ = count_exact_scores(hospital, Rows(p, y, whose), copies)
-    return tensors, {"y": y, "probabilities": p, "patient": whose}
+    probabilities = task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made
+    return score_labels(hospital, rows, probabilities, copies)
 
 
 def _predict(task: Task, made: Made, x: Tensor) -> list[Tensor]:
     if isinstance(made, Tensor):
         return [made.argmax(dim=1).cpu()]
     return [predict_classes(task, model, x) for model in ([made] if isinstance(made, nn.Module) else made)]
-
-
-def average_values(values: Sequence[Values]) -> Values:
-    """Each patient's scores, averaged over the models for which they have a value."""
-    scores = np.stack([value.scores for value in values])
-    known = np.isfinite(scores).sum(axis=0)
-    mean = np.where(known > 0, np.nansum(scores, axis=0) / np.maximum(known, 1), np.nan)
-    return replace(values[0], scores=np.round(mean * GRID) / GRID)

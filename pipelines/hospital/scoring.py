@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from evaluation.histograms import Floats, Ints, count_scores, to_tensors
-from evaluation.noised import to_tensors as noised_tensors
-from evaluation.votes import release_histograms
 from federation.calibration import Calibrated, calibrate_model, has_adaptable_norms
 from federation.descent import Site
 from federation.finetuning import Tuning, fine_tuned
@@ -19,23 +15,23 @@ from federation.randomness import derive_seed, use_seed
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients
 from pipelines.hospital.finished_models import training_history
-from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, rows_of
+from pipelines.hospital.hospital import Context, Done, Hospital, rows_of
 from pipelines.hospital.kept import central_name, cohort_of, cut_of, scores_name
 from pipelines.hospital.model_file import make_ready
 from pipelines.hospital.opening import Opening, own_model, parse_opening, read_opening
 from pipelines.hospital.private_limits import check_affordable
-from pipelines.hospital.released_counts import need_counts
-from pipelines.hospital.segmentation import floor_of, patient_scores, reply_tensors, score_patients
+from pipelines.hospital.released_scores import ReleasedScores, ScoreNoise, score_labels, score_masks
+from pipelines.hospital.segmentation import floor_of
 from pipelines.hospital.training import data_access, model_release_event
 from pipelines.hospital.validation_scores import validation_scores
+from pipelines.loader.validation import to_plain
 from pipelines.models.answers import predict_classes
 from pipelines.requests.evaluate import EVALUATE, Evaluate, LabelsScored, MasksScored, NoisedLabelsScored
 from pipelines.requests.writing import read_reply
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.variants import Variant
 from privacy.dp.access import Rows, Split
-from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, compose_events, describe_event
-from privacy.dp.mechanisms import vote_histogram
+from privacy.dp.events import NON_PRIVATE, Gaussian, Part, compose_events, describe_event
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
@@ -56,7 +52,7 @@ def evaluate_model(
             does not fit the network, or the run is private, whose histograms would tell of training patients
             without noise; `unprotected_scores`: the run is private, and overlaps have no noise yet; `malformed_window`.
     """
-    question, facts, tensors_of_model = context.question, context.message.facts, context.message.tensors
+    question, tensors_of_model = context.question, context.message.tensors
     opening_facts = value_or_none(question.opening)
     opening_with_cohort = None if opening_facts is None else {**opening_facts, "cohort": question.cohort}
     start = (
@@ -78,19 +74,21 @@ def evaluate_model(
         raise Refused("no_test_patients")
     training_rows = rows_of(of_patients(cohort), hospital.device, start.target)["train"]
     served = _build_served_network(hospital, start, cohort, module, training_rows, variant)
-    (tensors, facts_out, event), patient_scores = (
+    scores = (
         _score_masks(hospital, start, cohort, served, splits, question, window)
         if start.task.kind == "segmentation"
-        else _score_labels(hospital, start, cohort, served, splits, question.copies)
+        else _score_labels(hospital, start, cohort, served, splits["test"], question.copies)
     )
+    event = scores.event
     if not tensors_of_model:
         event = compose_events([event, model_release_event(read_opening(hospital, question.train_run))])
         chosen_by = {} if start.target else validation_scores(start.task, served, splits["validation"])
         DiskFolder(hospital.root / "scores").write(
-            scores_name(facts), to_bytes(Message({**patient_scores, **chosen_by}))
+            scores_name(*own_one, variant), to_bytes(Message({**scores.kept, **chosen_by}))
         )
         origin: dict[str, Json] = {"run": question.train_run, "checkpoint": question.checkpoint}
-        origin |= {"round": round_, "window": facts.get("window"), "calibration": facts.get("calibration")}
+        calibration = None if variant is None else to_plain(variant)
+        origin |= {"round": round_, "window": to_plain(value_or_none(question.window)), "calibration": calibration}
         origin |= training_history(hospital, question.train_run, value_or_none(question.rounds))
         label = question.label if variant is None else value_or_none(question.variant) or question.label
         make_ready(hospital, label, start, served, cohort, origin)
@@ -98,8 +96,8 @@ def evaluate_model(
         opening_with_cohort is not None and question.central is True and variant is None
     ):  # shown on the hospital's page beside its own models
         visiting = Message(params, {"opening": opening_with_cohort})
-        DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(visiting))
-    return Done(read_reply(EVALUATE, Message(tensors, {"round": round_, **facts_out})), describe_event(event))
+        DiskFolder(hospital.root / "scores").write(central_name(question.train_run), to_bytes(visiting))
+    return Done(read_reply(EVALUATE, Message(scores.tensors, {"round": round_, **scores.facts})), describe_event(event))
 
 
 def _load_model(start: Opening, params: Params, *, promises: bool) -> nn.Module:
@@ -119,31 +117,14 @@ def _load_model(start: Opening, params: Params, *, promises: bool) -> nn.Module:
     return module
 
 
-ReleasedScores: TypeAlias = tuple[Mapping[str, Tensor], dict[str, Json], Event]
-"""Tensors, facts and the event of a reply."""
-PatientScores: TypeAlias = Mapping[str, Tensor]
-"""The hospital's copy of single patients' scores, for its page."""
-
-
 def _score_labels(
-    hospital: Hospital,
-    start: Opening,
-    cohort: Cohort,
-    served: Calibrated,
-    splits: Mapping[Split, Rows],
-    copies: int,
-) -> tuple[ReleasedScores, PatientScores]:
-    """Released scores of a classifier, and those that stay."""
-    rows, private = splits["test"], start.protection is not None
-    probabilities = served.probabilities(start.task, rows.x, alone=private).cpu()
-    # NaN counts as no decision; failing here instead would reveal one bit about a patient.
-    probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
-    tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())
-    if start.protection is None:
-        reply = count_exact_scores(hospital, tested, copies)
-    else:
-        reply = noise_scores(hospital, tested, start.evaluation_noise, cut_of(cohort))
-    return reply, {"y": rows.y, "probabilities": probabilities, "patient": rows.patient}
+    hospital: Hospital, start: Opening, cohort: Cohort, served: Calibrated, rows: Rows, copies: int
+) -> ReleasedScores:
+    """Scores of a classifier, with noise in a private run."""
+    private = start.protection is not None
+    probabilities = served.probabilities(start.task, rows.x, alone=private)
+    noise = ScoreNoise(start.evaluation_noise, cut_of(cohort)) if private else None
+    return score_labels(hospital, rows, probabilities, copies, noise)
 
 
 def _score_masks(
@@ -154,14 +135,14 @@ def _score_masks(
     splits: Mapping[Split, Rows],
     question: Evaluate,
     window: tuple[int, ...] | None,
-) -> tuple[ReleasedScores, PatientScores]:
-    """Released scores of a segmentation model, and those that stay. Raises: Refused: see `evaluate`."""
+) -> ReleasedScores:
+    """Scores of a segmentation model. Raises: Refused: see `evaluate`."""
     if start.protection is not None:
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
     classes, test = start.task.classes, splits["test"]
-    values = score_patients(cohort, test, predict_classes(start.task, served.module, test.x, window=window), classes)
+    masks = predict_classes(start.task, served.module, test.x, window=window)
     low = floor_of(cohort, splits, classes) if question.floor is True else None
-    return (reply_tensors(hospital, values, low, question.copies), {}, NON_PRIVATE), patient_scores(values, low)
+    return score_masks(hospital, cohort, test, [masks], classes, question.copies, low)[0]
 
 
 def _check_window(asked_sides: list[int] | None, start: Opening) -> tuple[int, ...] | None:
@@ -215,63 +196,3 @@ def _fine_tune(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Mo
     site = Site(hospital.name, start.task, start.work, data_access(hospital, cohort, start, derive_seed(seed, "draws")))
     with use_seed(seed):
         return fine_tuned(site, module, tuning)
-
-
-def count_exact_scores(hospital: Hospital, tested: Rows, copies: int) -> ReleasedScores:
-    """Histograms and confusion counts with bootstrap copies; one patient's contribution is not bounded.
-
-    tested: probabilities as x, and the true classes as y.
-    """
-    counts = count_scores(
-        tested.y.numpy(),
-        tested.x.numpy(),
-        tested.patient.numpy(),
-        copies=copies,
-        seed=hospital.bootstrap_seed(),
-        site=hospital.name,
-    )
-    return to_tensors(counts), {}, NON_PRIVATE
-
-
-def noise_scores(hospital: Hospital, tested: Rows, noise: float, cut: str | None) -> ReleasedScores:
-    """Noised histograms, to each of which a patient adds 1 in total; they cost as much as one with `noise`. The number
-    of patients is declared public, or, with a budget, the released one. cut: the division of whose test patients
-    `tested` is; None: these are all patients.
-    """
-    y, whose, known = tested.y, tested.patient, need_counts(hospital)
-    splits, classes = SPLITS if cut is None else ("test",), range(tested.x.shape[1])
-    each = None if known is None else [known.of_classes(split) for split in splits]
-    class_patients = (
-        [len(torch.unique(whose[y == label])) for label in classes]
-        if each is None
-        else [*map(sum, zip(*each, strict=True))]
-    )
-    number = len(torch.unique(whose)) if known is None else sum(map(known.patients, splits))
-    events: list[Event] = []
-
-    def add_noise(votes: Ints, deviation: float) -> Floats:
-        histogram = vote_histogram(torch.from_numpy(votes), noise_multiplier=deviation)
-        events.append(histogram.event)
-        return histogram.value.numpy()
-
-    release = release_histograms(
-        y.numpy(),
-        tested.x.numpy(),
-        whose.numpy(),
-        noise=noise,
-        class_patients=class_patients,
-        number=number,
-        add_noise=add_noise,
-    )
-    facts: dict[str, Json] = {
-        "noise": noise,
-        "patients": number,
-        "images": len(y) if known is None else sum(class_patients),
-        "class_patients": list(class_patients),
-    }
-    event = compose_events(events)
-    return (
-        noised_tensors(release),
-        facts,
-        compose_events([hospital.counts, event if cut is None else Part(cut, "test", event)]),
-    )

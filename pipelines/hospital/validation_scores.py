@@ -16,14 +16,19 @@ VALIDATED = "validation/"
 
 def validation_scores(task: Task, served: Calibrated, rows: Rows) -> dict[str, Tensor]:
     """Classes, patients and probabilities of validation rows."""
-    return {f"{VALIDATED}{name}": tensor for name, tensor in _score_rows(task, served, rows).items()}
+    return {
+        f"{VALIDATED}{name}": tensor for name, tensor in keep_scores(rows, served.probabilities(task, rows.x)).items()
+    }
 
 
 def scores_at_home(task: Task, served: Calibrated, splits: Mapping[Split, Rows]) -> dict[str, Tensor]:
     """The same of test rows, and of validation rows."""
-    return {**_score_rows(task, served, splits["test"]), **validation_scores(task, served, splits["validation"])}
+    tested = keep_scores(splits["test"], served.probabilities(task, splits["test"].x))
+    return {**tested, **validation_scores(task, served, splits["validation"])}
 
 
-def _score_rows(task: Task, served: Calibrated, rows: Rows) -> dict[str, Tensor]:
-    probabilities = served.probabilities(task, rows.x).cpu().nan_to_num(nan=1.0 / task.classes)
-    return {"y": rows.y.cpu(), "probabilities": probabilities, "patient": rows.patient.cpu()}
+def keep_scores(rows: Rows, probabilities: Tensor) -> dict[str, Tensor]:
+    """Classes, patients and probabilities (n, classes) of rows, on the CPU."""
+    # NaN counts as no decision; failing here instead would reveal one bit about a patient.
+    known = probabilities.cpu().nan_to_num(nan=1.0 / probabilities.shape[1])
+    return {"y": rows.y.cpu(), "probabilities": known, "patient": rows.patient.cpu()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NotRequired
+from typing import NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
@@ -37,3 +37,6 @@ class Variant(Trained):
     cohort: NotRequired[Line]
     space: NotRequired[Line]
     calibration: Scored
+
+
+TableLine: TypeAlias = Method | Variant

@@ -138,7 +138,7 @@ def test_histograms_of_scores_that_leave_have_the_noise_that_is_booked(places, r
         for turn in range(4):
             facts = {"train_run": RUNS[0], "label": "mine", "checkpoint": "latest", "best": None, "copies": 2}
             told = ask(own, "evaluate", run=f"r/evaluate-{turn}", cohort=cohort, **facts)
-            home = from_bytes(DiskFolder(own.root / "scores").read(score.scores_name(facts))).tensors
+            home = from_bytes(DiskFolder(own.root / "scores").read(score.scores_name(RUNS[0], "latest", None))).tensors
             y, p, who = (home[key].numpy() for key in ("y", "probabilities", "patient"))
             scale = told.tensors["scale"].double().numpy()
             edges = bins_from(scale, int(str(told.facts["patients"])), told.facts["class_patients"])

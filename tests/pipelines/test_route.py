@@ -28,7 +28,7 @@ from pipelines.data.images import Slices
 from pipelines.hospital.adaptation import file_of
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.opening import parse_opening
-from pipelines.hospital.route import average_values
+from pipelines.hospital.released_scores import average_values
 from pipelines.hospital.segmentation import score_patients
 from pipelines.hospital.withdrawn import list_earlier_uses
 from pipelines.hospital.worker import make_worker

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 
 from federation.models.cnn import Cnn
 from federation.task import Task
 from pipelines.hospital import scoring as score
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import DiskFolder
+from pipelines.settings.variants import Variant
 from privacy.message import from_bytes
 from small_site import SIDE, ask, hospital
 
@@ -64,9 +66,12 @@ def test_a_test_patients_score_hangs_on_no_other_test_patient(trained, way, requ
     scores = []
     for own, cohort in trained:
         facts = {"train_run": "r/one", "label": "mine", "checkpoint": "latest", "best": None, "copies": 2}
-        facts |= {} if way is None else {"calibration": {"of": "mine", **way}, "variant": "fitted"}
+        variant = None if way is None else TypeAdapter(Variant).validate_python({"of": "mine", **way})
+        facts |= {} if variant is None else {"calibration": {"of": "mine", **way}, "variant": "fitted"}
         ask(own, "evaluate", run=f"r/{request.node.callspec.id.replace(' ', '-')}", cohort=cohort, **facts)
-        home = from_bytes(DiskFolder(own.root / "scores").read(score.scores_name(facts))).tensors
+        home = from_bytes(
+            DiskFolder(own.root / "scores").read(score.scores_name("r/one", "latest", None, variant))
+        ).tensors
         scores.append(dict(zip(home["patient"].tolist(), home["probabilities"].tolist(), strict=True)))
     assert sorted(scores[0]) == TEST and sorted(scores[1]) == TEST[3:]
     for patient in TEST[3:]:

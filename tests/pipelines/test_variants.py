@@ -328,11 +328,10 @@ def at_home(run: Path, site: str, method: str, variant: dict | None) -> dict[str
     """The scores of single patients that a hospital kept."""
     (trained,) = run.glob(f"train/*/{method}.json")
     result = json.loads(trained.read_text())
-    facts = {"train_run": result["train_run"], "checkpoint": "global", "best": result["best"]}
-    if variant is not None:
-        facts["calibration"] = to_plain(TypeAdapter(Variant).validate_python(variant))
-        facts["checkpoint"] = variant.get("checkpoint", "global")
-    path = run / "sites" / site / "scores" / scores_name(facts)
+    calibration = None if variant is None else TypeAdapter(Variant).validate_python(variant)
+    checkpoint = "global" if variant is None else variant.get("checkpoint", "global")
+    name = scores_name(result["train_run"], checkpoint, result["best"], calibration)
+    path = run / "sites" / site / "scores" / name
     return from_bytes(path.read_bytes()).tensors if path.exists() else {}
 
 

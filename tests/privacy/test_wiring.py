@@ -41,11 +41,11 @@ from pipelines.coordinator.stages.audit import SAMPLING, STEPS, _ask_attacks, au
 from pipelines.data.cohort import Cohort
 from pipelines.data.sources import TableSource
 from pipelines.hospital import attacks as attack
-from pipelines.hospital import scoring as score
 from pipelines.hospital import training as learn
 from pipelines.hospital.hospital import Hospital, write_cohort_file
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.released_counts import count_once
+from pipelines.hospital.released_scores import ScoreNoise, add_noise_to_scores
 from pipelines.hospital.statement import build_own_statement, list_left
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
@@ -684,10 +684,10 @@ def test_noise_of_a_score_is_what_is_booked_and_each_patient_adds_one(tmp_path):
     own, _ = hospital(tmp_path)
     p = torch.rand(30, 1, generator=torch.Generator().manual_seed(0))
     tested = Rows(torch.cat([1 - p, p], dim=1), torch.arange(30) % 2, torch.arange(30) // 5)
-    quiet, how = score.noise_scores(own, tested, 0.0, "c")[0], split_noise(3.0, 2)
+    quiet, how = add_noise_to_scores(own, tested, ScoreNoise(0.0, "c")).tensors, split_noise(3.0, 2)
     assert float(quiet["noised"].sum()) == pytest.approx(6.0)
     assert [float(level.sum()) for level in tree_levels(quiet["scale"][0].numpy())] == pytest.approx([6.0] * LEVELS)
-    told = [score.noise_scores(own, tested, 3.0, "c")[0] for _ in range(60)]
+    told = [add_noise_to_scores(own, tested, ScoreNoise(3.0, "c")).tensors for _ in range(60)]
     scale = torch.stack([one["scale"] - quiet["scale"] for one in told])
     assert float(scale.double().std()) == pytest.approx(how.scale, rel=0.02)
     y, p, who = (one.numpy() for one in (tested.y, tested.x, tested.patient))
@@ -723,7 +723,7 @@ def test_an_attack_tells_its_result_only_where_nothing_was_promised(tmp_path, pr
         leaves,
         NON_PRIVATE if leaves else NOTHING,
     )
-    assert attack.found_at_home(now, facts) is not None
+    assert attack.read_membership(now, facts) is not None
 
 
 class Attacked:

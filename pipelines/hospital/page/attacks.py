@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from evaluation.attacks import MembershipRow
-from pipelines.hospital.attacks import found_at_home
+from pipelines.hospital.attacks import read_membership
 from pipelines.hospital.hospital import Hospital
-from privacy.message import Json
+from pipelines.requests.methods import TableLine
 
 
-def own_attacks(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Iterator[MembershipRow]:
+def own_attacks(hospital: Hospital, methods: Sequence[TableLine]) -> Iterator[MembershipRow]:
     """What the hospital's attacks on its own models found; it stays here where the models have a guarantee."""
     for method in methods:
-        result = found_at_home(hospital, method)
+        result = read_membership(hospital, method)
         if result is not None:
             yield MembershipRow(
                 hospital.name,
-                str(method["label"]),
+                method["label"],
                 result.auc,
                 result.low,
                 result.high,

@@ -25,7 +25,8 @@ from evaluation.wording import Words
 from federation.conversation import load_newest_intact_memory
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
-from privacy.message import Json, as_list, as_mapping, losses_of
+from pipelines.requests.report import OutsideReport, Report
+from privacy.message import losses_of
 
 
 class PageScores(NamedTuple):
@@ -42,27 +43,27 @@ def draw_curves(
     cohort: Cohort,
     splits: Sequence[str],
     scores: PageScores,
-    facts: Mapping[str, Json],
+    question: Report,
     words: Words,
 ) -> tuple[Picture, ...]:
-    """All curves. splits: names of the cohort's splits. facts: of `report`."""
+    """All curves. splits: names of the cohort's splits."""
     measure, site = primary_measure(scores.rows), hospital.name
     rows = drop_floors(scores.rows)
     return (
         *([draw_score_dots(rows, measure)] if measure else []),
-        *_draw_rocs(site, scores, facts),
-        *_draw_calibrations(site, scores, facts, words),
-        *_draw_losses(hospital, facts),
+        *_draw_rocs(site, scores, question),
+        *_draw_calibrations(site, scores, question, words),
+        *_draw_losses(hospital, question),
         *_draw_intensities(cohort, splits),
     )
 
 
-def _draw_calibrations(site: str, scores: PageScores, facts: Mapping[str, Json], words: Words) -> list[Picture]:
+def _draw_calibrations(site: str, scores: PageScores, question: Report, words: Words) -> list[Picture]:
     """Calibration of this hospital's recommended model and of the reference, of more than two classes by class; and
     then their confusion matrices.
     """
-    order, names = _method_order(facts), scores.classes.several
-    chosen = _select_counts(site, scores, facts)
+    order, names = _method_order(question), scores.classes.several
+    chosen = _select_counts(site, scores, question.reference)
     shown: dict[str, dict[str, Ints]] = {name: {} for name in names} if names else {site: {}}
     for method, counts in chosen.items():
         for row, panel in enumerate(shown):
@@ -74,29 +75,23 @@ def _draw_calibrations(site: str, scores: PageScores, facts: Mapping[str, Json],
     return [calibration_curves(shown, order=order, examples=words.examples), *drawn]
 
 
-def _select_counts(site: str, scores: PageScores, facts: Mapping[str, Json]) -> dict[str, Counts]:
+def _select_counts(site: str, scores: PageScores, reference: str | None) -> dict[str, Counts]:
     """Counts of this hospital's recommended model and of the reference."""
-    reference = str(facts["reference"] or "")
     chosen: dict[str, Counts] = {}
     for decision in scores.decisions or (Decision(site),):
-        for method in dict.fromkeys(name for name in (reference, decision.method) if name in scores.tables):
+        for method in dict.fromkeys(name for name in (reference, decision.method) if name and name in scores.tables):
             counts = scores.tables[method][site, site]
             if isinstance(counts, Counts):
                 chosen[method] = counts
     return chosen
 
 
-def methods_of(facts: Mapping[str, Json]) -> list[dict[str, Json]]:
-    """The methods that a request names."""
-    return [method for method in as_list(facts["methods"]) if isinstance(method, dict)]
-
-
-def _draw_rocs(site: str, scores: PageScores, facts: Mapping[str, Json]) -> list[Picture]:
+def _draw_rocs(site: str, scores: PageScores, question: Report) -> list[Picture]:
     """ROC curves of each method here, of more than two classes by class."""
     home_counts = {method: table[site, site] for method, table in scores.tables.items()}
-    order, names = _method_order(facts), scores.classes.several
+    order, names = _method_order(question), scores.classes.several
     lines = {method: counts for method, counts in home_counts.items() if isinstance(counts, Counts)}
-    groups = split_names([name for name in order if name in lines], str(facts["reference"]))
+    groups = split_names([name for name in order if name in lines], question.reference or "")
     if names:
         shown = ((part, {name: lines[name] for name in group}) for part, group in groups)
         return [draw_roc_by_class(counts, names, order=order, part=part) for part, counts in shown]
@@ -106,24 +101,24 @@ def _draw_rocs(site: str, scores: PageScores, facts: Mapping[str, Json]) -> list
     ]
 
 
-def _method_order(facts: Mapping[str, Json]) -> list[str]:
+def _method_order(question: Report) -> list[str]:
     """All methods of the run, so that their colours match the coordinator's page; and an external site's lines."""
-    lines = (as_mapping(line) for line in as_list(facts.get("lines", [])))
-    return [str(line["label"]) for line in (*methods_of(facts), *lines)]
+    lines = question.lines if isinstance(question, OutsideReport) else []
+    return [*(method["label"] for method in question.methods), *(line["label"] for line in lines)]
 
 
-def _draw_losses(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
+def _draw_losses(hospital: Hospital, question: Report) -> list[Picture]:
     """This hospital's validation losses by round, from its memory."""
     curves: dict[str, Curve] = {}
-    for method in methods_of(facts):
-        finite = losses_of(load_newest_intact_memory(hospital.conversation(str(method["train_run"]))).facts)
+    for method in question.methods:
+        finite = losses_of(load_newest_intact_memory(hospital.conversation(method["train_run"])).facts)
         if finite:
-            curves[str(method["label"])] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
+            curves[method["label"]] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
     return [
         draw_learning_curves(
-            {hospital.name: {name: curves[name] for name in names}}, order=_method_order(facts), part=part
+            {hospital.name: {name: curves[name] for name in names}}, order=_method_order(question), part=part
         )
-        for part, names in split_names(list(curves), str(facts["reference"]))
+        for part, names in split_names(list(curves), question.reference or "")
     ]
 
 

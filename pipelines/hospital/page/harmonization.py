@@ -23,8 +23,10 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import MAP, QUALITIES, cohort_of
 from pipelines.hospital.points import ENDING, FOLDER, GROUPS
+from pipelines.requests.report import Oracle, Report
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json, as_list, as_mapping, from_bytes
+from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
 REFUSED = " (refused)"
@@ -32,15 +34,13 @@ PAIRS = 6
 """Patients with an image in each space; half of them positive, if there are enough."""
 
 
-def build_site_harmony(hospital: Hospital, cohort: Cohort, raw: str, facts: Mapping[str, Json]) -> Harmony | None:
-    """This hospital's translations into `spaces`; None where there is none. raw: the name of its cohort. facts:
-    `imitated` names the hospital whose images the others imitate.
-    """
-    spaces = [str(space) for space in as_list(facts.get("spaces"))]
+def build_site_harmony(hospital: Hospital, cohort: Cohort, question: Report) -> Harmony | None:
+    """This hospital's translations into the spaces of a run; None where there is none."""
+    raw, spaces = question.cohort, value_or_none(question.spaces) or []
     folder = DiskFolder(hospital.root / QUALITIES)
     notes = [json.loads(folder.read(f"{space}.{raw}.json")) for space in spaces if folder.has(f"{space}.{raw}.json")]
     maps = tuple(_draw_maps(hospital, spaces))
-    target = hospital.name if facts.get("imitated") == hospital.name else ""
+    target = hospital.name if question.imitated == hospital.name else ""
     if not notes and not maps and not target:
         return None
     return Harmony(
@@ -54,15 +54,9 @@ def build_site_harmony(hospital: Hospital, cohort: Cohort, raw: str, facts: Mapp
     )
 
 
-def compute_gap_shares(facts: Mapping[str, Json], tables: Mapping[str, Table], measure: Measure) -> tuple[GapRow, ...]:
-    """The share of the oracle gap that each line closes here. facts: `compared`, if there is an oracle."""
-    comparisons = [as_mapping(item) for item in as_list(facts.get("compared", []))]
-    lines = [
-        Compared(
-            str(comparison["untranslated"]), str(comparison["oracle"]), tuple(map(str, as_list(comparison["others"])))
-        )
-        for comparison in comparisons
-    ]
+def compute_gap_shares(oracles: Sequence[Oracle], tables: Mapping[str, Table], measure: Measure) -> tuple[GapRow, ...]:
+    """The share of the oracle gap that each line closes here. oracles: empty where there is none."""
+    lines = [Compared(line["untranslated"], line["oracle"], tuple(line["others"])) for line in oracles]
     return gap_rows(tables, lines, measure)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,13 +12,13 @@ from evaluation.pointing import hit_share, is_blank
 from federation.models.maps import compute_stride, normalized_maps, upsample_maps
 from federation.models.sensitivity import SMOOTH, compute_sensitivity
 from federation.parameters import loaded
-from federation.participant import CHECKPOINTS
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import central_name, cohort_of
 from pipelines.hospital.opening import Opening, own_model, parse_opening, read_opening
+from pipelines.requests.methods import TableLine
 from pipelines.runs.store import DiskFolder
-from privacy.message import Json, Params, from_bytes
+from privacy.message import Params, from_bytes
 from privacy.release.gate import Refused
 
 COUNTED = 200  # positive test images at most; a gradient each
@@ -36,13 +36,13 @@ class Look(NamedTuple):
     said: str
 
 
-def build_look(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], index: Sequence[int]) -> Look | None:
+def build_look(hospital: Hospital, cohort: Cohort, method: TableLine, index: Sequence[int]) -> Look | None:
     """None where there is no model here, or one that does not see images."""
     try:
         start, params = load_model(hospital, method)
     except Refused:
         return None
-    images = cohort_of(hospital, str(method["cohort"])).images
+    images = cohort_of(hospital, method["cohort"]).images
     if images.dim() != 4:
         return None
     module = loaded(start.algorithm.network(start.task), params).eval()
@@ -57,16 +57,15 @@ def build_look(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], i
     )
 
 
-def load_model(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening, Params]:
+def load_model(hospital: Hospital, method: TableLine) -> tuple[Opening, Params]:
     """This hospital's own model, or that of the central baseline, which visited it. Raises: Refused."""
     folder = DiskFolder(hospital.root / "scores")
-    if folder.has(central_name(method)):
-        visiting = from_bytes(folder.read(central_name(method)))
+    run, central = method["train_run"], central_name(method["train_run"])
+    if folder.has(central):
+        visiting = from_bytes(folder.read(central))
         facts = visiting.facts["opening"]
         return parse_opening(hospital, facts if isinstance(facts, dict) else {}), visiting.tensors
-    run, best = str(method["train_run"]), method.get("best")
-    which = next(checkpoint for checkpoint in CHECKPOINTS if checkpoint == method["checkpoint"])
-    return read_opening(hospital, run), own_model(hospital, run, which, best if isinstance(best, int) else None)[1]
+    return read_opening(hospital, run), own_model(hospital, run, method["checkpoint"], method["best"])[1]
 
 
 def describe_map_reading(images: Tensor) -> str:

@@ -16,7 +16,8 @@ from federation.conversation import load_newest_intact_memory
 from federation.participant import NOTES
 from personalize.cusfl import COLLAPSED
 from pipelines.hospital.hospital import Hospital
-from privacy.message import Json, as_mapping
+from pipelines.requests.methods import TableLine
+from privacy.message import as_mapping
 
 Series: TypeAlias = Mapping[int, float]
 """Round -> value."""
@@ -57,13 +58,13 @@ class Noted(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def collect_notes(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Noted:
-    """All notes of a run's methods at this hospital. methods: each with `label` and `train_run`."""
+def collect_notes(hospital: Hospital, methods: Sequence[TableLine]) -> Noted:
+    """All notes of a run's methods at this hospital."""
     curves: dict[tuple[str, str], Curve] = {}
     maps: list[Picture] = []
     warnings: list[str] = []
     for method in methods:
-        label, method_series = str(method["label"]), read_series(hospital, str(method["train_run"]))
+        label, method_series = method["label"], read_series(hospital, method["train_run"])
         for name, values in method_series.items():
             if name in WARNINGS:
                 rounds = [number for number, value in values.items() if value > 0]
@@ -71,7 +72,7 @@ def collect_notes(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> 
             elif "/" not in name:
                 curves[label, WORDS.get(name, name)] = Curve(tuple(values), tuple(values.values()))
         maps += [draw_round_matrix(*heat, name, label) for name, heat in by_site(method_series).items()]
-    order = [str(method["label"]) for method in methods]
+    order = [method["label"] for method in methods]
     return Noted((*([draw_note_curves(curves, order=order)] if curves else ()), *maps), tuple(warnings))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import target_classes
 from pipelines.hospital.hospital import SPLITS, Hospital
-from pipelines.hospital.kept import cohort_of, scores_name
+from pipelines.hospital.kept import cohort_of, scores_name_of
 from pipelines.hospital.page.looks import load_model
 from pipelines.hospital.page.tiles import build_mask_tile, in_words
 from pipelines.hospital.segmentation import (
@@ -27,16 +27,17 @@ from pipelines.hospital.segmentation import (
     words_of_kind,
 )
 from pipelines.models.answers import predict_classes
+from pipelines.requests.methods import TableLine
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
-from privacy.message import Json, from_bytes, wholes_of
+from privacy.message import from_bytes
 from privacy.release.gate import Refused
 
 
 def outline_sheets(
-    hospital: Hospital, methods: Sequence[Mapping[str, Json]], structures: Sequence[str], window: Json
+    hospital: Hospital, methods: Sequence[TableLine], structures: Sequence[str], window: Sequence[int] | None
 ) -> list[Picture]:
-    """A contact sheet per method that has a model here. window: as the fact of `evaluate`."""
+    """A contact sheet per method that has a model here. window: sides of what a model sees at once; None = an image."""
     sheets = []
     for method in methods:
         try:
@@ -46,15 +47,17 @@ def outline_sheets(
     return sheets
 
 
-def _draw_sheet(hospital: Hospital, method: Mapping[str, Json], structures: Sequence[str], window: Json) -> Picture:
+def _draw_sheet(
+    hospital: Hospital, method: TableLine, structures: Sequence[str], window: Sequence[int] | None
+) -> Picture:
     """Outlines of a model next to the given masks."""
     start, params = load_model(hospital, method)
-    cohort = cohort_of(hospital, str(method["cohort"]))
+    cohort = cohort_of(hospital, method["cohort"])
     test = (cohort.split == SPLITS.index("test")).nonzero()[:, 0]
     if start.target is None or not len(test):
         raise Refused("no_test_patients")
     module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
-    sides = None if window is None else wholes_of({"window": window}, "window")
+    sides = None if window is None else tuple(window)
     masks = target_classes(cohort, start.target)
 
     def predict_masks(rows: Tensor) -> Tensor:
@@ -71,9 +74,9 @@ def _draw_sheet(hospital: Hospital, method: Mapping[str, Json], structures: Sequ
     return replace(sheet, caption=f"{caption} {sheet.caption}".strip())
 
 
-def kept_values(hospital: Hospital, method: Mapping[str, Json], prefix: str = "") -> Values | None:
+def kept_values(hospital: Hospital, method: TableLine, prefix: str = "") -> Values | None:
     """Single patients' scores of this hospital's own model; prefix: `FLOOR` = of the mean mask."""
-    folder, name = DiskFolder(hospital.root / "scores"), scores_name(method)
+    folder, name = DiskFolder(hospital.root / "scores"), scores_name_of(method)
     return read_patient_scores(from_bytes(folder.read(name)).tensors, prefix) if folder.has(name) else None
 
 

@@ -36,11 +36,10 @@ from pipelines.hospital.home_floors import RIDGE, SVM, HomeFloor, home_floors
 from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, keyed_digest
 from pipelines.hospital.intake import rejected_studies
 from pipelines.hospital.inversion import inversion_sheets
-from pipelines.hospital.kept import COUNTS, cohort_of, scores_name
-from pipelines.hospital.opening import TARGET
+from pipelines.hospital.kept import COUNTS, cohort_of, scores_name_of
 from pipelines.hospital.page.adaptation import adapted_lines, adapted_sheets
 from pipelines.hospital.page.attacks import own_attacks
-from pipelines.hospital.page.curves import PageScores, draw_curves, methods_of
+from pipelines.hospital.page.curves import PageScores, draw_curves
 from pipelines.hospital.page.harmonization import build_site_harmony, compute_gap_shares
 from pipelines.hospital.page.notes import collect_notes
 from pipelines.hospital.page.outlines import outline_sheets
@@ -51,12 +50,14 @@ from pipelines.hospital.released_counts import COUNTED_FILE, kinds_of, read_rele
 from pipelines.hospital.segmentation import FLOOR, compute_sums, kind_of, read_patient_scores, words_of_kind
 from pipelines.hospital.statement import build_own_statement, delta_of, list_left
 from pipelines.hospital.withdrawn import known_outside, list_earlier_uses
-from pipelines.requests.report import Entry, Report, Reported
+from pipelines.requests.methods import Method, TableLine
+from pipelines.requests.report import Entry, OutsideReport, Report, Reported
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, describe_event
-from privacy.message import Json, Message, as_list, as_mapping, from_bytes, whole_of
+from privacy.message import Json, Message, as_mapping, from_bytes, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.bounds import remove_controls
+from privacy.release.form import Absent, value_or_none
 from privacy.release.gate import Refused
 from privacy.release.statement import Statement, to_json
 from privacy.release.statement_markdown import render_markdown
@@ -70,32 +71,36 @@ def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]
 
     Returns also the names of earlier runs that patients had a part in who are excluded now.
     """
-    call, facts = context.call, context.message.facts
-    scope = _build_scope(hospital, facts)
+    call, question = context.call, context.question
+    scope = _build_scope(hospital, question)
     lines = [line for line in ledgers.read_lines(hospital.ledger) if not line.get("torn")]
     statement, known = build_own_statement(hospital, lines), list_earlier_uses(hospital)
     floors = () if scope.outside else home_floors(hospital, scope.methods)
-    page = _build_page(hospital, scope, facts, call.run.partition("/")[0], floors, _epsilon_texts(statement))
+    page = _build_page(hospital, scope, question, call.run.partition("/")[0], floors, _epsilon_texts(statement))
     page = replace(
         page,
         left=tuple(list_left(hospital, lines, delta=delta_of(hospital))),
-        withdrawn=Withdrawn(_read_count(hospital, facts, "excluded"), _read_count(hospital, facts, UNMATCHED), known),
+        withdrawn=Withdrawn(
+            _read_count(hospital, question.cohort, "excluded", question.excluded),
+            _read_count(hospital, question.cohort, UNMATCHED, question.unmatched_exclusions),
+            known,
+        ),
         released=describe_released_counts(hospital),
         statement=statement,
     )
     DiskFolder(hospital.root).write(STATEMENT, render_markdown(statement).encode())
-    text = (_render_outside_page(page, scope, facts) if scope.outside else render_site_page(page)).encode()
-    DiskFolder(hospital.root).write(PAGE, text)
+    text = _render_page(page, scope, question)
+    DiskFolder(hospital.root).write(PAGE, text.encode())
     for decision, in_words in zip(page.decisions, list_choices(page), strict=True):
-        keep_decision(hospital, facts, decision, in_words)
+        keep_decision(hospital, question, decision, in_words)
     head, released_decision = (
         ledgers.read_head(hospital.ledger),
-        released_decision_facts(hospital, facts, next(iter(page.decisions), None)),
+        released_decision_facts(hospital, question, next(iter(page.decisions), None)),
     )
     reply = Reported(
         left=[_build_entry(entry) for entry in page.left],
         sent=_sum_bytes_by_run(lines),
-        page=keyed_digest(hospital.key(), hashlib.sha256(text).hexdigest()),
+        page=keyed_digest(hospital.key(), hashlib.sha256(text.encode()).hexdigest()),
         knew=[*known_outside(known)] if not hospital.policy.promises else [],  # which split a patient was in
         ready=[model.method for model in page.models if model.file and model.method not in AT_HOME],
         statement=as_mapping(to_json(statement)),
@@ -117,89 +122,89 @@ class Scope(NamedTuple):
 
     cohort: Cohort
     splits: Sequence[str]
-    methods: Sequence[dict[str, Json]]
+    methods: Sequence[Method]
     lines: Mapping[str, Message]
     outside: bool
 
 
-def _build_scope(hospital: Hospital, facts: Mapping[str, Json]) -> Scope:
+def _build_scope(hospital: Hospital, question: Report) -> Scope:
     """The cohort, splits and methods that a page is about; all patients of an external site in one split."""
-    cohort, outside = cohort_of(hospital, str(facts["cohort"])), "lines" in facts
-    if not outside:
-        return Scope(cohort, SPLITS, methods_of(facts), {}, outside)
+    cohort = cohort_of(hospital, question.cohort)
+    if not isinstance(question, OutsideReport):
+        return Scope(cohort, SPLITS, question.methods, {}, outside=False)
     one_split_cohort = replace(cohort, split=torch.zeros_like(cohort.split))
-    return Scope(one_split_cohort, EVERYBODY, (), read_lines(hospital, facts), outside)
+    return Scope(one_split_cohort, EVERYBODY, (), read_lines(hospital, question.lines), outside=True)
 
 
 def _build_page(
     hospital: Hospital,
     scope: Scope,
-    facts: Mapping[str, Json],
+    question: Report,
     run: str,
     floors: Sequence[HomeFloor],
     losses: Mapping[str, str],
 ) -> SitePage:
     """All but what the ledger says. run: as the call names it, within bounds. losses: epsilon by conversation."""
-    cohort, methods, learnt_masks, name = scope.cohort, scope.methods, read_learnt_masks(facts), str(facts["cohort"])
-    of_lines = read_line_evidence(hospital, scope.lines, whole_of(facts, "copies"))
-    variants = [as_mapping(item) for item in as_list(facts.get("variants", []))]
-    home_pair, copies = (hospital.name, hospital.name), whole_of(facts, "copies")
+    cohort, methods, copies = scope.cohort, scope.methods, question.copies
+    variants, structures = value_or_none(question.variants) or [], _list_structures(question)
+    of_lines = read_line_evidence(hospital, scope.lines, copies)
+    home_pair = (hospital.name, hospital.name)
     at_home = {floor.model.method: {home_pair: evidence_of(hospital, floor.scores, copies)} for floor in floors}
-    tables = {**_read_tables(hospital, [*methods, *variants], facts), **of_lines, **at_home}
+    tables = {**_read_tables(hospital, [*methods, *variants], copies), **of_lines, **at_home}
     if any(
-        isinstance(evidence, Counts) == bool(learnt_masks.structures)
-        for table in tables.values()
-        for evidence in table.values()
+        isinstance(evidence, Counts) == bool(structures) for table in tables.values() for evidence in table.values()
     ):
         raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
-    classes = Classes(label_names(cohort), facts.get("ordered") is True)
-    scored = list_measures(learnt_masks.structures) if learnt_masks.structures else label_measures(tables, classes)
-    reference = str(facts["reference"]) if facts["reference"] in tables else None
+    classes = Classes(label_names(cohort), question.ordered is True)
+    scored = list_measures(structures) if structures else label_measures(tables, classes)
+    reference = question.reference if question.reference in tables else None
     rows = score_rows(tables, reference=reference, measures=scored)
-    models = (*list_usable_models(hospital, facts), *(floor.model for floor in floors))
-    recommended = () if scope.outside else make_recommendation(hospital, facts, models, floors, losses)
+    models = (*list_usable_models(hospital, question.methods, variants), *(floor.model for floor in floors))
+    recommended = () if scope.outside else make_recommendation(hospital, question, models, floors, losses)
     decided = () if scope.outside else make_decisions(models, rows, recommended)
     words, features = words_of_kind(kind_of(cohort)), read_features(cohort)
     positive = (cohort.labels > 0).numpy()
-    notes, pictured = collect_notes(hospital, methods), not hospital.simulation or facts.get("pictures") is not False
+    rejected = rejected_studies(hospital, question.cohort)
+    notes, pictured = collect_notes(hospital, methods), not hospital.simulation or question.pictures is not False
     by_label = []
     if features and pictured:
         by_label = [draw_features_by_class(features, positive, examples=words.examples, classes=_two_sides(classes))]
-    seen = None if learnt_masks.target is None else target_classes(cohort, learnt_masks.target)
+    target: Target | None = value_or_none(question.target)
+    seen = None if target is None else target_classes(cohort, target)
     return SitePage(
-        title=_page_title(hospital, facts),
+        title=_page_title(hospital, question.title),
         site=hospital.name,
         run=run,
         date=hospital.now(),
         simulation=hospital.simulation,
-        reference=str(facts["reference"] or ""),
+        reference=question.reference or "",
         splits=tuple(split_counts(cohort, scope.splits)),
         scores=rows,
         left=(),
-        quarantine=tuple(Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, name)),
+        quarantine=tuple(Quarantined(r.study, r.reason, r.meaning) for r in rejected),
         pictured=pictured,
         images=(*by_label, *image_sheets(cohort, seen, scope.splits)) if pictured else (),
-        maps=_draw_sheets(hospital, cohort, methods, facts) if pictured else (),
+        maps=_draw_sheets(hospital, cohort, methods, question) if pictured else (),
         pictures=(
-            draw_curves(hospital, cohort, scope.splits, PageScores(tables, rows, decided, classes), facts, words)
+            draw_curves(hospital, cohort, scope.splits, PageScores(tables, rows, decided, classes), question, words)
             if pictured
             else ()
         ),
         words=words,
         characteristics=compute_characteristics(features, positive),
         commands=_list_commands(hospital, models),
-        harmony=build_site_harmony(hospital, cohort, name, facts),
+        harmony=build_site_harmony(hospital, cohort, question),
         membership=tuple(own_attacks(hospital, methods)),
         noted=notes.pictures if pictured else (),
         warnings=notes.warnings,
-        structures=learnt_masks.structures,
+        structures=structures,
         noised=noised_at(hospital, methods),
         models=models,
-        optimism=compute_optimism(tables, [hospital.name], DICE if learnt_masks.structures else AUC),
+        optimism=compute_optimism(tables, [hospital.name], DICE if structures else AUC),
         decisions=decided,
-        spaces={str(line["label"]): str(line["space"]) for line in (*methods, *variants) if "space" in line},
-        classes=() if learnt_masks.structures else classes.several,
-        shares=compute_gap_shares(facts, tables, DICE if learnt_masks.structures else AUC),
+        spaces={line["label"]: line["space"] for line in (*methods, *variants) if "space" in line},
+        classes=() if structures else classes.several,
+        shares=compute_gap_shares(value_or_none(question.compared) or [], tables, DICE if structures else AUC),
     )
 
 
@@ -208,27 +213,29 @@ def _two_sides(classes: Classes) -> tuple[str, str]:
     return (classes.names[0], "all others") if classes.several else ("negative", "positive")
 
 
-def _render_outside_page(page: SitePage, scope: Scope, facts: Mapping[str, Json]) -> str:
-    """The page of an external site."""
-    target, structures = read_learnt_masks(facts)
-    went = adapted_lines(scope.lines, scope.cohort, target, [str(name) for name in as_list(facts["names"])])
-    outlines = tuple(adapted_sheets(scope.lines, scope.cohort, target, structures))
-    return render_outside_page(page, OutsideDetails(went, str(facts["field"]), outlines))
+def _render_page(page: SitePage, scope: Scope, question: Report) -> str:
+    """The page; that of an external site says how models were adapted to it."""
+    if not isinstance(question, OutsideReport):
+        return render_site_page(page)
+    target: Target | None = value_or_none(question.target)
+    went = adapted_lines(scope.lines, scope.cohort, target, question.names)
+    outlines = tuple(adapted_sheets(scope.lines, scope.cohort, target, _list_structures(question)))
+    return render_outside_page(page, OutsideDetails(went, question.field, outlines))
 
 
-def _page_title(hospital: Hospital, facts: Mapping[str, Json]) -> str:
+def _page_title(hospital: Hospital, title_of_run: str) -> str:
     """The run's title, marked as the coordinator's where that is somebody else."""
-    title = remove_controls(str(facts["title"]))
+    title = remove_controls(title_of_run)
     return title if hospital.simulation else f"{title} (title given by the coordinator)"
 
 
 def _draw_sheets(
-    hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]], facts: Mapping[str, Json]
+    hospital: Hospital, cohort: Cohort, methods: Sequence[Method], question: Report
 ) -> tuple[Picture, ...]:
     """What models look at, or outline, and what attackers draw of the hospital's images."""
-    structures = read_learnt_masks(facts).structures
+    structures = _list_structures(question)
     seen = (
-        outline_sheets(hospital, methods, structures, facts.get("window"))
+        outline_sheets(hospital, methods, structures, value_or_none(question.window))
         if structures
         else map_sheets(hospital, cohort, methods)
     )
@@ -256,25 +263,17 @@ def _build_entry(entry: Left) -> Entry:
     }
 
 
-class LearntMasks(NamedTuple):
-    """The masks that the methods of a run outline, and the names of their classes; nothing where they give labels."""
-
-    target: Target | None
-    structures: tuple[str, ...]
+def _list_structures(question: Report) -> tuple[str, ...]:
+    """Names of the classes that the methods of a run outline; none where they give labels."""
+    return tuple(value_or_none(question.structures) or ())
 
 
-def read_learnt_masks(facts: Mapping[str, Json]) -> LearntMasks:
-    """What is said of it in a request."""
-    return LearntMasks(
-        TARGET.validate_python(facts.get("target")), tuple(map(str, as_list(facts.get("structures", []))))
-    )
-
-
-def _read_count(hospital: Hospital, facts: Mapping[str, Json], name: str) -> int:
+def _read_count(hospital: Hospital, cohort: str, name: str, released: int | Absent) -> int:
     """What this hospital counted when it read its files; of an older cohort what the coordinator was told."""
-    folder = DiskFolder(hospital.cohort_folder(str(facts["cohort"])))
-    counts = json.loads(folder.read(COUNTS)) if folder.has(COUNTS) else facts
-    return whole_of(counts, name, 0)
+    folder = DiskFolder(hospital.cohort_folder(cohort))
+    if folder.has(COUNTS):
+        return whole_of(json.loads(folder.read(COUNTS)), name, 0)
+    return value_or_none(released) or 0
 
 
 def describe_released_counts(hospital: Hospital) -> str:
@@ -315,19 +314,19 @@ def split_counts(cohort: Cohort, splits: Sequence[str] = SPLITS) -> list[SplitCo
 
 
 def _read_tables(
-    hospital: Hospital, methods: Sequence[Mapping[str, Json]], facts: Mapping[str, Json]
+    hospital: Hospital, lines: Sequence[TableLine], copies: int
 ) -> dict[str, dict[tuple[str, str], Evidence]]:
     """Evidence of this hospital's own models on its own test patients, from the scores that it kept; and of the floor,
     where it was kept beside.
     """
     folder = DiskFolder(hospital.root / "scores")
     tables: dict[str, dict[tuple[str, str], Evidence]] = {}
-    copies, home_pair, low = whole_of(facts, "copies"), (hospital.name, hospital.name), None
-    for method in methods:
-        name = scores_name(method)
+    home_pair, low = (hospital.name, hospital.name), None
+    for line in lines:
+        name = scores_name_of(line)
         if not folder.has(name):
             continue  # the central baseline: no model of this hospital's own
         tensors = from_bytes(folder.read(name)).tensors
-        tables[str(method["label"])] = {home_pair: evidence_of(hospital, tensors, copies)}
+        tables[line["label"]] = {home_pair: evidence_of(hospital, tensors, copies)}
         low = low or read_patient_scores(tensors, FLOOR)
     return {**tables, MEAN_MASK: {home_pair: compute_sums(hospital, low, copies)}} if low is not None else tables

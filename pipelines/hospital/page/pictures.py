@@ -15,7 +15,7 @@ from pipelines.data.stored import label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.page.looks import Look, build_look
 from pipelines.hospital.page.tiles import build_mask_tile, stretch_colours
-from privacy.message import Json
+from pipelines.requests.methods import TableLine
 
 TILES = 12
 COMPARED = 6  # lesions that are shown by all methods
@@ -93,7 +93,7 @@ def _select_plane(cohort: Cohort, row: int) -> int | None:
     return int(cohort.images.shape[2]) // 2
 
 
-def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
+def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[TableLine]) -> list[Picture]:
     """Maps over test images, a sheet per method whose model sees images; lesions are outlined."""
     index = _select_examples(cohort, SPLITS.index("test"))
     if cohort.images.dim() != 4 or not index:
@@ -101,7 +101,7 @@ def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str
     drawn: dict[str, Look] = {}
     for method in methods:
         if (method_look := build_look(hospital, cohort, method, index)) is not None:
-            drawn[str(method["label"])] = method_look
+            drawn[method["label"]] = method_look
     sheets = [_side_by_side(cohort, index, drawn)] if len(drawn) > 1 else []
     for label, mapped in drawn.items():
         tiles = [

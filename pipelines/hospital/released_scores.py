@@ -1,0 +1,139 @@
+"""From a model's answers for patients to the scores that leave, and to those that stay: one path for every request.
+
+`evaluate`, `route` and `benchmark` differ in who made the model and in whose patients are scored. What leaves is the
+same: histograms of probabilities, exact or noised, or sums of overlaps, with bootstrap copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evaluation.histograms import Floats, Ints, count_scores, to_tensors
+from evaluation.masks import GRID, Values
+from evaluation.noised import to_tensors as noised_tensors
+from evaluation.votes import release_histograms
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import SPLITS, Hospital
+from pipelines.hospital.released_counts import need_counts
+from pipelines.hospital.segmentation import patient_scores, reply_tensors, score_patients
+from pipelines.hospital.validation_scores import keep_scores
+from privacy.dp.access import Rows
+from privacy.dp.events import NON_PRIVATE, Event, Part, compose_events
+from privacy.dp.mechanisms import vote_histogram
+from privacy.message import Json
+
+
+class ReleasedScores(NamedTuple):
+    """tensors, facts, event: of the reply. kept: scores of single patients, which stay at the hospital."""
+
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Json]
+    event: Event
+    kept: Mapping[str, Tensor]
+
+
+class ScoreNoise(NamedTuple):
+    """multiplier: all histograms of a reply together cost what one with this noise does. cut: the division into splits
+    whose test patients are scored; None = all patients are.
+    """
+
+    multiplier: float
+    cut: str | None
+
+
+def score_labels(
+    hospital: Hospital, rows: Rows, probabilities: Tensor, copies: int, noise: ScoreNoise | None = None
+) -> ReleasedScores:
+    """Scores of a model that gives labels.
+
+    rows: the patients that are scored. probabilities: (n, classes), a row each. noise: None = exact histograms and
+    confusion counts, in which one patient's part is not bounded.
+    """
+    kept = keep_scores(rows, probabilities)
+    tested = Rows(kept["probabilities"], kept["y"], kept["patient"])
+    if noise is not None:
+        return add_noise_to_scores(hospital, tested, noise)._replace(kept=kept)
+    counts = count_scores(
+        tested.y.numpy(),
+        tested.x.numpy(),
+        tested.patient.numpy(),
+        copies=copies,
+        seed=hospital.bootstrap_seed(),
+        site=hospital.name,
+    )
+    return ReleasedScores(to_tensors(counts), {}, NON_PRIVATE, kept)
+
+
+def score_masks(
+    hospital: Hospital,
+    cohort: Cohort,
+    rows: Rows,
+    masks: Sequence[Tensor],
+    classes: int,
+    copies: int,
+    floor: Values | None = None,
+) -> tuple[ReleasedScores, Values]:
+    """Scores of a model that gives masks, and the same patient by patient.
+
+    masks: (n, *spatial) of each network whose scores are averaged. floor: scores of the mean mask.
+    """
+    values = [score_patients(cohort, rows, each, classes) for each in masks]
+    mean = values[0] if len(values) == 1 else average_values(values)
+    tensors = reply_tensors(hospital, mean, floor, copies)
+    return ReleasedScores(tensors, {}, NON_PRIVATE, patient_scores(mean, floor)), mean
+
+
+def average_values(values: Sequence[Values]) -> Values:
+    """Each patient's scores, averaged over the models for which they have a value."""
+    scores = np.stack([value.scores for value in values])
+    known = np.isfinite(scores).sum(axis=0)
+    mean = np.where(known > 0, np.nansum(scores, axis=0) / np.maximum(known, 1), np.nan)
+    return replace(values[0], scores=np.round(mean * GRID) / GRID)
+
+
+def add_noise_to_scores(hospital: Hospital, tested: Rows, noise: ScoreNoise) -> ReleasedScores:
+    """Noised histograms, to each of which a patient adds 1 in total. The number of patients is declared public, or,
+    with a budget, the released one.
+
+    tested: probabilities as x, and the true classes as y.
+    """
+    y, whose, known = tested.y, tested.patient, need_counts(hospital)
+    splits, classes = SPLITS if noise.cut is None else ("test",), range(tested.x.shape[1])
+    each = None if known is None else [known.of_classes(split) for split in splits]
+    class_patients = (
+        [len(torch.unique(whose[y == label])) for label in classes]
+        if each is None
+        else [*map(sum, zip(*each, strict=True))]
+    )
+    number = len(torch.unique(whose)) if known is None else sum(map(known.patients, splits))
+    events: list[Event] = []
+
+    def add_noise(votes: Ints, deviation: float) -> Floats:
+        histogram = vote_histogram(torch.from_numpy(votes), noise_multiplier=deviation)
+        events.append(histogram.event)
+        return histogram.value.numpy()
+
+    release = release_histograms(
+        y.numpy(),
+        tested.x.numpy(),
+        whose.numpy(),
+        noise=noise.multiplier,
+        class_patients=class_patients,
+        number=number,
+        add_noise=add_noise,
+    )
+    facts: dict[str, Json] = {
+        "noise": noise.multiplier,
+        "patients": number,
+        "images": len(y) if known is None else sum(class_patients),
+        "class_patients": list(class_patients),
+    }
+    event = compose_events(events)
+    booked = compose_events([hospital.counts, event if noise.cut is None else Part(noise.cut, "test", event)])
+    return ReleasedScores(noised_tensors(release), facts, booked, {})
