@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from privacy.message import Params
 from privacy.release.form import RECORDS, kinds_of, takes_tensors
+from privacy.release.policy import RequestName
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -42,7 +43,7 @@ class Request(Generic[Q, R]):
     tensors of a question cannot be; None = they can.
     """
 
-    name: str
+    name: RequestName
     question: type[Q]
     replies: tuple[type[R], ...]
     says: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from pipelines.runs.holdings import AUDIT_SUFFIXES, MAPS, PAGE, POOLED, QUALITIE
 from pipelines.runs.listing import list_paths
 from pipelines.runs.store import MANIFEST, ArtifactError, DiskFolder, read_manifest, short_digest
 from privacy.message import Malformed
+from privacy.release.policy import RequestName
 
 NEEDED = "its finished run depends on it"
 REFERENCED = "an artifact that stays refers to it; add the kind artifacts"
@@ -39,7 +40,13 @@ ORDER: tuple[Kind, ...] = (
 """Artifacts first, then committed answers, then the items that they refer to, so that an interrupted removal leaves no
 reference to a missing item.
 """
-WRITERS = {"scores": "evaluate", "ready": "evaluate", TRANSLATORS: "translate", QUALITIES: "translate", MAPS: "score"}
+WRITERS: Mapping[str, RequestName] = {
+    "scores": "evaluate",
+    "ready": "evaluate",
+    TRANSLATORS: "translate",
+    QUALITIES: "translate",
+    MAPS: "score",
+}
 """The request that writes a file at a site."""
 WITHDRAWAL_RECORDS = ("score-0", "sample-0", "translate-0", "augment-0")
 """Small answers that show which results a withdrawn patient's images influenced: kept as long as their cohort."""

@@ -9,12 +9,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
 from privacy.dp.events import Declaration, Declared, Event, list_leaves
 from privacy.settings_error import Problem, refuse, unmet
 
-REQUESTS = (
+RequestName: TypeAlias = Literal[
     "survey",
     "moments",
     "ingest",
@@ -37,7 +37,9 @@ REQUESTS = (
     "track",
     "report",
     "holds",
-)
+]
+"""What a coordinator may ask of a hospital; `pipelines/requests` declares each."""
+REQUESTS: tuple[RequestName, ...] = get_args(RequestName)
 UNIT = re.compile(r"(?=.{1,40}$)[A-Za-z]+( [A-Za-z]+)*")
 """Allowed names of the unit of privacy (as `patient`)."""
 PACKAGE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
