@@ -26,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.loader.command_line import command_parser
+from pipelines.loader.command_line import add_json_argument, command_parser
 from pipelines.runs.exits import Exit, end_process
 from pipelines.runs.holdings import KINDS, Item, Kind, is_file, is_folder, list_run_items, list_runs, measure_size
 from pipelines.runs.retention import RemovalDecision, Rule, decide_removals
@@ -78,7 +78,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument("--run", action="append", metavar="NAME", help="only this run; may be given several times")
     made.add_argument("--needed", action="store_true", help="also what the finished results of --run NAME rest on")
     made.add_argument("--yes", action="store_true", help="do it; otherwise it is only said what would go")
-    made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_json_argument(made)
     return made
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pipelines.batch.arguments import add_keep_arguments, add_study_arguments
+from pipelines.batch.arguments import add_copy_arguments
 from pipelines.loader.command_line import announce, command_parser
 from pipelines.runs.exits import end_process
 
@@ -32,7 +32,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
 def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
     made = command_parser(prog, __doc__)
-    made.add_argument("folder", help="the studies; nothing in it is changed")
     made.add_argument("--to", metavar="TARGET", help="a folder of studies with the wanted look, or a translator's file")
     made.add_argument(
         "--by", choices=METHODS, default="nyul", help="how (default: nyul); randomized learns from drawn pictures alone"
@@ -43,12 +42,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument("--target-kind", choices=["dicom", "nifti"], help="what TARGET holds, if not what FOLDER holds")
     made.add_argument("--target-select", metavar="KEYWORD=TEXT", action="append", default=[], help="its DICOM files")
     made.add_argument("--target-gland", metavar="FOLDER", help="gland masks of TARGET's patients")
-    made.add_argument("--out", required=True, help="where to write; it must not lie in FOLDER, nor FOLDER in it")
-    made.add_argument("--key", metavar="FILE", help="the hospital's secret; made if there is none")
-    made.add_argument("--keep-names", action="store_true", help="NIfTI: names stay as they are, and no key is needed")
-    made.add_argument("--even-if-vetoed", action="store_true", help="translate though quality control vetoed it")
-    add_study_arguments(made)
-    add_keep_arguments(made)
+    add_copy_arguments(made)
     return made
 
 

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.loader.command_line import announce, command_parser
+from pipelines.loader.command_line import add_json_argument, announce, command_parser
 from pipelines.runs.exits import Exit, end_process, print_error
 from privacy.dp.events import NON_PRIVATE, Event, UnknownEvent, describe_event
 from privacy.message import Json, as_mapping
@@ -126,7 +126,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     for name in ("verify", "sum", "explain", RESTORED):
         command = commands.add_parser(name, **options)
         command.add_argument("ledger", metavar="LEDGER", help="a ledger.jsonl, or the folder that holds it")
-        command.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        add_json_argument(command)
         if name == RESTORED:
             command.add_argument("--lost", required=True, metavar="SHA256", help="as the hospital's log says")
             text = "what the lost lines may have cost a patient: a number, or unknown (then no finite one is left)"

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from datetime import date, timedelta
 
-from pipelines.loader.command_line import announce, command_parser
+from pipelines.loader.command_line import add_json_argument, announce, command_parser
 from pipelines.runs.exits import end_process
 
 PROG = "python -m pipelines.night"
@@ -38,7 +38,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument(
         "--redo", metavar="SERIES", action="append", default=[], help="do this series again, by its UID; or `all`"
     )
-    made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_json_argument(made)
     return made
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pipelines.loader.command_line import announce, command_parser
+from pipelines.loader.command_line import add_json_argument, announce, command_parser
 from pipelines.runs.exits import Exit, end_process, print_error
 
 PROG = "python -m pipelines.sign"
@@ -54,7 +54,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument("--new", metavar="KEY", help="make a private key in this file, and print its public one")
     made.add_argument("--title", default="", help="what the model is, for the hospitals that evaluate it")
     made.add_argument("--days", type=int, default=DAYS, help=f"for how long the signature holds (default: {DAYS})")
-    made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_json_argument(made)
     return made
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from pipelines.loader.command_line import announce, command_parser
+from pipelines.loader.command_line import add_json_argument, announce, command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
 from pipelines.loader.files import find_document
@@ -44,7 +44,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument("--only", metavar="CASE", action="append", help="run this case alone; may be given several times")
     made.add_argument("--check", action="store_true", help="look at settings, files and methods; compute nothing")
     made.add_argument("--table", action="store_true", help="run nothing; make the page and the table of what is there")
-    made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_json_argument(made)
     return made
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pipelines.batch.arguments import add_keep_arguments, add_study_arguments
+from pipelines.batch.arguments import add_copy_arguments
 from pipelines.loader.command_line import announce, command_parser
 from pipelines.runs.exits import end_process
 
@@ -33,13 +33,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
     made = command_parser(prog, __doc__)
     made.add_argument("translator", help="a translator of a site: runs/<name>/sites/<site>/translators/...safetensors")
-    made.add_argument("folder", help="the studies; nothing in it is changed")
-    made.add_argument("--out", required=True, help="where to write; it must not lie in FOLDER, nor FOLDER in it")
-    made.add_argument("--key", metavar="FILE", help="the hospital's secret; made if there is none")
-    made.add_argument("--keep-names", action="store_true", help="NIfTI: names stay as they are, and no key is needed")
-    made.add_argument("--even-if-vetoed", action="store_true", help="use a translator that quality control vetoed")
-    add_study_arguments(made)
-    add_keep_arguments(made)
+    add_copy_arguments(made)
     return made
 
 

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import argparse
 
+from pipelines.loader.command_line import add_json_argument
+
 UNITS = ("1e-6 mm2/s", "1e-5 mm2/s", "1e-3 mm2/s", "mm2/s")
 """Units of ADC that `pipelines.data.adc` can convert."""
+
+
+def add_copy_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of a command that writes translated copies of a folder's studies."""
+    parser.add_argument("folder", help="the studies; nothing in it is changed")
+    parser.add_argument("--out", required=True, help="where to write; it must not lie in FOLDER, nor FOLDER in it")
+    parser.add_argument("--key", metavar="FILE", help="the hospital's secret; made if there is none")
+    parser.add_argument("--keep-names", action="store_true", help="NIfTI: names stay as they are, and no key is needed")
+    parser.add_argument("--even-if-vetoed", action="store_true", help="translate though quality control vetoed it")
+    add_study_arguments(parser)
+    add_keep_arguments(parser)
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +31,7 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--readers", type=int, default=0, help="studies at a time (default: a processor each, at most 8)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_json_argument(parser)
 
 
 def add_keep_arguments(parser: argparse.ArgumentParser) -> None:

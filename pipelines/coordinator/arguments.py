@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipelines.loader.command_line import command_parser
+from pipelines.loader.command_line import add_json_argument, command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import Document
 from pipelines.loader.files import find_document
@@ -48,7 +48,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument("--kit", metavar="FOLDER", help="with --engine flare: the startup kit of who submits the run")
     made.add_argument("--patience", type=float, default=60.0, metavar="MIN", help="how long to wait for hospitals")
     made.add_argument("--silence", type=float, default=60.0, metavar="S", help="after which a hospital counts as gone")
-    made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_json_argument(made)
     return made
 
 

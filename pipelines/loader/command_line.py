@@ -15,6 +15,11 @@ from typing import Any
 PACKAGE = "consilium"
 
 
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    """How results are printed."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
 def command_parser(prog: str, description: str | None, **options: Any) -> argparse.ArgumentParser:
     """A parser with --version. description: only its first line is shown, unless `options` set a formatter."""
     text = description or ""
