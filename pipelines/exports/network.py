@@ -163,9 +163,8 @@ def _describe_features(model: OnFeatures) -> Json:
     """Of which fixed features the examples consist."""
     if isinstance(model, Clip):
         return {"of": "clip", "file": model.weights, "what": "unit vectors of pictures by the CLIP's vision tower"}
-    if isinstance(model.of, Encoder):
-        return {"of": "encoder", "what": "features of a frozen encoder, whitened", "settings": to_plain(model.of)}
-    return {"of": model.of.name, "what": "fixed features, whitened", "settings": to_plain(model.of)}
+    what = "features of a frozen encoder" if isinstance(model.of, Encoder) else "fixed features"
+    return {"of": model.of.name, "what": f"{what}, whitened", "settings": to_plain(model.of)}
 
 
 def trial_examples(ready: Ready, size: int) -> Tensor:

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import torch
 
+from federation.features import select_weighted_part
 from federation.features.detector import Detector
 from federation.features.encoder import Encoder
+from federation.features.lite0 import FILE_SHA256, Lite0
 from federation.models import OnFeatures
 from federation.models.clip import Clip
 from pipelines.hospital.beginnings import DETECTOR, ENCODER, FEATURES
@@ -68,8 +70,11 @@ def _network(model: OnFeatures, fixed: Fixed) -> dict[str, Json]:
     """Where features come from a network: its kind or what it learnt from, and its digest. Empty if there is none."""
     if isinstance(model, Clip):
         return {ENCODER: {"kind": model.name, "sha256": hashlib.sha256(fixed.weights).hexdigest()}}
-    if isinstance(model.of, Encoder):
-        return {ENCODER: {"kind": json.loads(model.of.architecture)["model_type"], "sha256": model.of.sha256}}
-    if isinstance(model.of, Detector):
-        return {DETECTOR: {"prior": model.of.on, "sha256": hashlib.sha256(fixed.weights).hexdigest()}}
+    weighted = select_weighted_part(model.of)
+    if isinstance(weighted, Encoder):
+        return {ENCODER: {"kind": json.loads(weighted.architecture)["model_type"], "sha256": weighted.sha256}}
+    if isinstance(weighted, Lite0):
+        return {ENCODER: {"kind": "efficientnet-lite0", "sha256": FILE_SHA256}}
+    if isinstance(weighted, Detector):
+        return {DETECTOR: {"prior": weighted.on, "sha256": hashlib.sha256(fixed.weights).hexdigest()}}
     return {}

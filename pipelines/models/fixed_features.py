@@ -10,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from federation.features import Extractor
-from federation.features.detector import Detector, load_detector
-from federation.features.encoder import Encoder, load_encoder
+from federation.features import Extractor, load_extractor, select_weighted_part
 from federation.features.whitening import MOST, Whitening, fourier_features, whiten_features
 from federation.models import OnFeatures
 from federation.models.clip import Clip, ClipPictures, read_tensors
@@ -27,7 +25,7 @@ LARGEST = 1e12  # of a feature: far from the largest float32, also after a few l
 
 class Fixed(NamedTuple):
     """All that a model's features depend on but the image. weights: of an encoder, the bytes of its file;
-    of a detector, those that it learnt.
+    of a detector, those that it learnt; of lite0, those of its package.
     """
 
     extractor: Extractor
@@ -44,9 +42,7 @@ def extractor_of(model: OnFeatures, weights: bytes = b"") -> Extractor:
     """
     if isinstance(model, Clip):
         return ClipPictures(model, read_tensors(model, weights))
-    if isinstance(model.of, Encoder):
-        return load_encoder(model.of, weights)
-    return load_detector(model.of, weights) if isinstance(model.of, Detector) else model.of
+    return load_extractor(model.of, weights)
 
 
 def extract_values(extractor: Extractor, images: Tensor) -> NDArray[np.float64]:
@@ -86,7 +82,7 @@ def from_tensors(tensors: Mapping[str, Tensor], model: OnFeatures) -> Fixed:
     if isinstance(model, Clip):
         data = weights_in(tensors)
         return Fixed(extractor_of(model, data), UNSCALED, data)
-    parts = [*PARTS, *([WEIGHTS] if isinstance(model.of, Detector | Encoder) else [])]
+    parts = [*PARTS, *([] if select_weighted_part(model.of) is None else [WEIGHTS])]
     if set(tensors) != set(parts):
         raise ValueError(f"a scale has the tensors {', '.join(parts)}, found {', '.join(sorted(tensors))}")
     mean, spread, axes = (tensors[name] for name in PARTS)

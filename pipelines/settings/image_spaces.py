@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from federation.features.encoder import Encoder
 from federation.models import AnyModel, OnFeatures
 from federation.models.clip import Clip
 from federation.models.features import Features
@@ -15,7 +14,7 @@ from federation.task import Task
 from federation.weights import Weights
 from harmonize.translation import Randomized
 from pipelines.data.clip_file import make_portable as make_portable_clip
-from pipelines.data.encoder_file import make_portable as make_portable_encoder
+from pipelines.data.encoder_file import make_portable as make_portable_extractor
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest_json, short_digest
 from pipelines.settings.harmonization import RAW
@@ -31,9 +30,7 @@ def make_portable_model(model: AnyModel) -> AnyModel:
     """A model as it is sent to hospitals: a file is given by name, digest and architecture, without its folder."""
     if isinstance(model, Clip):
         return make_portable_clip(model)
-    if not isinstance(model, Features) or not isinstance(model.of, Encoder):
-        return model
-    return replace(model, of=make_portable_encoder(model.of))
+    return replace(model, of=make_portable_extractor(model.of)) if isinstance(model, Features) else model
 
 
 def list_features(config: RunSettings) -> list[tuple[str, OnFeatures]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from federation.features import AnyExtractor, detector
+from federation.features import AnyExtractor, detector, load_extractor
 from federation.features.colour import Colour
 from federation.features.detector import (
     Detecting,
@@ -20,6 +20,8 @@ from federation.features.detector import (
     train_detector_network,
 )
 from federation.features.encoder import Encoder
+from federation.features.joined import Joined, JoinedExtractor
+from federation.features.lite0 import Lite0, Lite0Extractor, Lite0Network
 from federation.features.radiomics import Radiomics
 from federation.features.random_convolutions import RandomConvolutions
 from federation.features.scattering import Scattering
@@ -38,15 +40,19 @@ def untrained(channels: int) -> Detecting:
         return Detecting(DETECTOR, channels, DETECTOR.network(channels).eval())
 
 
-EXTRACTORS = [kind() for kind in KINDS if kind not in (Detector, Encoder)]
-EXTRACTORS += [untrained(1), untrained(3)]  # of encoders test_encoder.py has the same laws
+JOINED = Joined(of=(Radiomics(), Scattering()))
+with use_seed(0):
+    UNTRAINED_LITE0 = Lite0Extractor(Lite0(size=32), Lite0Network().eval())
+EXTRACTORS = [kind() for kind in KINDS if kind not in (Detector, Encoder, Lite0, Joined)]
+EXTRACTORS += [untrained(1), untrained(3), UNTRAINED_LITE0, load_extractor(JOINED)]  # encoders: test_encoder.py
 SHAPES = [(3, 32, 40), (1, 24, 24), (3, 24, 24), (1, 20, 24, 24)]
 
 
 def complaints(one, shape: tuple[int, ...]) -> list[str]:
     """Of a detector: its settings', and whether its network takes the channels."""
     if not isinstance(one, Detecting):
-        return one.complaints(shape)
+        settings = JOINED if isinstance(one, JoinedExtractor) else getattr(one, "settings", one)
+        return settings.complaints(shape)
     return one.settings.complaints(shape) or ["channels"] * (shape[0] != one.channels and len(shape) + one.channels > 4)
 
 
@@ -68,9 +74,10 @@ def images(shape: tuple[int, ...], n: int = 4, seed: int = 0) -> np.ndarray:
 
 
 def test_every_extractor_takes_some_shape_and_says_why_it_takes_no_other():
-    for one in [getattr(one, "settings", one) for one in EXTRACTORS]:
+    for one in [JOINED, *(getattr(one, "settings", one) for one in EXTRACTORS if not isinstance(one, JoinedExtractor))]:
         assert any(not one.complaints(shape) for shape in SHAPES)
-        assert one.name in one.complaints((5,))[0] and "(5,)" in one.complaints((5,))[0]
+        assert "(5,)" in one.complaints((5,))[0]
+        assert all(part.name in one.complaints((5,))[place] for place, part in enumerate(getattr(one, "of", [one])))
         assert one.complaints((3, 4, 4))
 
 

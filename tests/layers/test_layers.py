@@ -11,7 +11,8 @@ from importlinter.cli import lint_imports
 
 from rooms import ROOMS, ROOT
 
-LIBRARY = ("harmonize", "federation", "personalize", "privacy")
+PICKLE = "pipelines/data/lite0_file.py"
+"""Reads the one pickle that is ever read, after comparing its digest."""
 FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
 
@@ -54,7 +55,7 @@ def unsafe(path: Path) -> Iterator[str]:
         if {n.split(".")[0] for n in names} & {"pickle", "dill", "cloudpickle", "shelve", "marshal"}:
             yield f"{path}:{node.lineno} imports what unpickles"
         loads = isinstance(node, ast.Attribute) and node.attr == "load" and isinstance(node.value, ast.Name)
-        if loads and node.value.id == "torch" and any(part in str(path) for part in LIBRARY):
+        if loads and node.value.id == "torch" and path.relative_to(ROOT).as_posix() != PICKLE:
             yield f"{path}:{node.lineno} calls torch.load"
 
 

