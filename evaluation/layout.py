@@ -3,7 +3,7 @@
 Scores of both classes that share a bin would count as tied, and a model that separates them would look worse than it
 is. So within a bin each class is laid out as if the log odds of the class rose evenly on the normal score of the rank
 (the binormal model, Dorfman and Alf 1969), as fast as the bins themselves say. Only noised counts are used. Measured
-(benchmarks/noised_scores.py): this halves what bins alone lose, and where scores say nothing it adds nothing.
+(benchmarks/studies/noised_scores.py): this halves what bins alone lose, and where scores say nothing it adds nothing.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Support:
 
         noise: largest `class_noise` as a share of the smaller class. Up to 0.1 the 95 % interval contained the AUC of
         two classes in 97 % of simulated hospitals, and the mean error was below 0.01; of several classes, whose
-        histograms share the noise, their mean in about 80 % (benchmarks/noised_scores.py).
+        histograms share the noise, their mean in about 80 % (benchmarks/studies/noised_scores.py).
         """
         if self.defined is not None:
             return self.positive_patients >= patients

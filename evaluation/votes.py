@@ -25,8 +25,8 @@ from evaluation.histograms import Floats, Ints, complaints
 from evaluation.scale import BRANCH, LEVELS, cell_of, cells_at_level, compute_density, compute_edges, tree_levels
 
 BINS = 8
-"""By measurement (benchmarks/noised_scores.py): with more bins the noise pulls the AUC towards 0.5, with fewer, images
-that the model separates share a bin."""
+"""By measurement (benchmarks/studies/noised_scores.py): with more bins the noise pulls the AUC towards 0.5, with fewer,
+images that the model separates share a bin."""
 SCALE, OWN_CLASS, REST, CONFUSION = 0.1, 0.45, 0.25, 0.2
 """Shares of the budget with more than two classes; with two, all but `SCALE` is the one histogram's."""
 

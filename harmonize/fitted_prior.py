@@ -25,9 +25,10 @@ not determine stays as in the prior.
 Matching features of simulated to those of real data is indirect inference (Gourieroux et al., J Appl Econometrics 1993,
 doi:10.1002/jae.3950080507); steps as (2), from an ensemble, are those of ensemble Kalman inversion (Iglesias et al.,
 Inverse Problems 2013, doi:10.1088/0266-5611/29/4/045001); a noised mean of public features as all that private
-synthesis needs is from Harder et al., DP-MERF, AISTATS 2021. The three together are our own; benchmarks/synthesis.py
-measures them. Only pictures that the prior can draw are possible: what it does not model will not appear, and what
-makes a picture one of class 1 stays as the prior has it, because the means are of all images.
+synthesis needs is from Harder et al., DP-MERF, AISTATS 2021. The three together are our own;
+benchmarks/studies/synthesis.py measures them. Only pictures that the prior can draw are possible: what it does not
+model will not appear, and what makes a picture one of class 1 stays as the prior has it, because the means are of all
+images.
 """
 
 from __future__ import annotations

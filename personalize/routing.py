@@ -16,7 +16,7 @@ the K sites' personal ones and, last, the global one. What the paper leaves open
   (see adaptation_norms).
 
 Kernels are mixed first and all images then go through one grouped convolution: its time and memory hardly grow with K,
-while a convolution with every model would take K + 1 times both (benchmarks/routing.py).
+while a convolution with every model would take K + 1 times both (benchmarks/speed/routing.py).
 """
 
 from __future__ import annotations

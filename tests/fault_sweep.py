@@ -1,4 +1,4 @@
-"""Commands on which every fault is tried, and what their end is held against: see `benchmarks/faults.py`."""
+"""Commands on which every fault is tried, and what their end is held against: see `benchmarks/faults/faults.py`."""
 
 from __future__ import annotations
 

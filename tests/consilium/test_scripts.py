@@ -54,8 +54,7 @@ def test_the_notebook_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.M
     """Numbers may differ between machines, words may not."""
     notebook = json.loads((FOLDER / "first_steps.ipynb").read_text(encoding="utf-8"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(FOLDER.parent / "benchmarks"))
-    printed = importlib.import_module("notebook").printed
+    printed = importlib.import_module("benchmarks.tables.notebook").printed
     shown = ["".join(out["text"]) for cell in notebook["cells"] for out in cell.get("outputs", ())]
 
     def words(text: str) -> list[str]:

@@ -1,5 +1,5 @@
-"""Python imports this first in every process of a federation that `benchmarks/faults_over_flare.py` starts: the one for
-which a fault is armed meets it, and no other does; nor does a later process of the same sort.
+"""Python imports this first in every process of a federation that `benchmarks/faults/faults_over_flare.py` starts: the
+one for which a fault is armed meets it, and no other does; nor does a later process of the same sort.
 """
 
 from __future__ import annotations

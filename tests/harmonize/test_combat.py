@@ -4,31 +4,16 @@ second implementation, feature by feature, says the same.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+from benchmarks.studies import combat as method
 
 Rows = NDArray[np.float64]
 Labels = NDArray[np.int64]
 SIZES = {"east": 60, "north": 90, "west": 35}
 FEATURES = 12
-
-
-def _loaded() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "combat.py"
-    spec = importlib.util.spec_from_file_location("combat", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["combat"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-method = _loaded()
 
 
 def hospitals(seed: int, *, times: int = 1, apart: bool = True) -> tuple[dict[str, Rows], dict[str, Labels]]:

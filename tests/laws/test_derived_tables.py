@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
+from benchmarks.tables import derived
 
-import derived  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, dict[str, Any]]:
     """By the scripts that measured, in a process of their own: names of theirs are names of tests, too."""
-    command = [sys.executable, str(ROOT / "benchmarks/derived.py"), "--json"]
+    command = [sys.executable, "-m", "benchmarks.tables.derived", "--json"]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     told = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=True, cwd=ROOT
@@ -38,7 +37,7 @@ def committed(page: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", derived.DERIVED)
 def test_tables_are_what_their_measurements_make(page: str, made: dict[str, dict[str, Any]]) -> None:
-    """Otherwise: run the script that measured, which writes the table, and benchmarks/results_tables.py."""
+    """Otherwise: run the script that measured, which writes the table, and benchmarks/tables/results_tables.py."""
     assert made[page]
     assert not derived.differences(page, made[page], committed(page))
 

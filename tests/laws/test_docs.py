@@ -12,6 +12,7 @@ import yaml
 from PIL import Image
 from pydantic import TypeAdapter
 
+from benchmarks.tables import diagram
 from pipelines.settings.config import Config
 
 ROOT = Path(__file__).parents[2]
@@ -165,22 +166,19 @@ def test_pins_hold_what_the_documents_are_built_with():
 
 
 def test_the_diagram_is_the_one_that_the_script_draws():
-    """Otherwise: python benchmarks/diagram.py."""
-    spec = importlib.util.spec_from_file_location("diagram", ROOT / "benchmarks/diagram.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.PICTURE.read_text() == module.drawn()
+    """Otherwise: python -m benchmarks.tables.diagram."""
+    assert diagram.PICTURE.read_text() == diagram.drawn()
 
 
 @pytest.mark.parametrize("name", ["report.png", "site.png"])
 def test_the_pictures_of_pages_are_of_this_version(name):
-    """Otherwise make them again: benchmarks/page_pictures.py."""
+    """Otherwise make them again: benchmarks/tables/page_pictures.py."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert Image.open(ROOT / "docs/pictures" / name).text.get("Version") == project["version"]
 
 
 def test_the_picture_of_the_page_shows_the_headings_that_the_page_has():
-    """Otherwise make it again: benchmarks/page_pictures.py."""
+    """Otherwise make it again: benchmarks/tables/page_pictures.py."""
     shown = Image.open(ROOT / "docs/pictures/report.png").text.get("Headings", "").split("\n")
     text = "".join((ROOT / "evaluation/templates" / name).read_text() for name in ("coordinator.html", "parts.html"))
     there = {re.sub(r"\{\{.*?\}\}", ".*", re.escape(h)) for h in re.findall(r'<h2 id="[\w-]+">(.+?)</h2>', text)}

@@ -1,32 +1,22 @@
-"""The list of faults to plant (benchmarks/planted_faults.yaml) fits the code as it is, so that it can be run any day.
+"""The list of faults to plant (benchmarks/faults/planted_faults.yaml) fits the code as it is, and runs any day.
 
-Whether each fault is seen is what `python benchmarks/planted_faults.py` finds out, which takes minutes.
+Whether each fault is seen is what `python -m benchmarks.faults.planted_faults` finds out, which takes minutes.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from benchmarks.faults import planted_faults as planting
+
 ROOT = Path(__file__).parents[2]
 
 
-def _loaded():
-    path = ROOT / "benchmarks" / "planted_faults.py"
-    spec = importlib.util.spec_from_file_location("planted_faults", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["planted_faults"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-planting = _loaded()
 FAULTS = planting.faults()
 
 

@@ -1,26 +1,15 @@
 """The pages of results show the committed figures, and the page of claims claims nothing that they do not show."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks.tables.results_tables import PAGES, figures, with_tables
+
 ROOT = Path(__file__).parents[2]
 CLAIMS = ROOT / "docs/results.md"
-
-
-def _loaded():
-    spec = importlib.util.spec_from_file_location("results_tables", ROOT / "benchmarks/results_tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_TABLES = _loaded()
-figures, with_tables = _TABLES.figures, _TABLES.with_tables
-PAGES = _TABLES.PAGES
 EACH = sorted(PAGES.glob("*.md"))
 
 
@@ -32,7 +21,7 @@ def claims():
 
 @pytest.mark.parametrize("page", EACH, ids=lambda page: page.stem)
 def test_tables_are_those_of_the_figures(page):
-    """Otherwise: python benchmarks/results_tables.py."""
+    """Otherwise: python -m benchmarks.tables.results_tables."""
     assert with_tables(page.read_text(), figures(page)) == page.read_text()
 
 

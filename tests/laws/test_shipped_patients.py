@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import yaml
 
+from benchmarks.tables import shipped_patients
 from pipelines.loader.files import CONFIGS
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import shipped_patients
 
 
 def test_the_default_runs_patients_are_the_draw_that_is_nearest_to_what_is_expected() -> None:

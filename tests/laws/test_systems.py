@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
 
+from benchmarks.tables import cells, systems_tables
 from federation.models import AnyModel
 from harmonize.translation import Translators
 from personalize import AnyAlgorithm
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
-
-import cells  # noqa: E402
-import systems_tables  # noqa: E402
-
-ROWS: list[dict[str, Any]] = yaml.safe_load((ROOT / "benchmarks/systems.yaml").read_text(encoding="utf-8"))
+ROWS: list[dict[str, Any]] = yaml.safe_load((ROOT / "benchmarks/tables/systems.yaml").read_text(encoding="utf-8"))
 
 
 def names(union: Any) -> set[str]:
@@ -57,6 +52,6 @@ def test_figures_are_cells_and_words_hold_of_them(one: dict[str, Any]) -> None:
 
 
 def test_the_table_is_that_of_the_rows() -> None:
-    """Otherwise: python benchmarks/systems_tables.py COMMIT && python benchmarks/results_tables.py."""
+    """Otherwise: python -m benchmarks.tables.systems_tables COMMIT && python -m benchmarks.tables.results_tables."""
     table = json.loads((ROOT / "docs/results/data/systems.json").read_text(encoding="utf-8"))["systems"]
     assert table["rows"] == [systems_tables.cells(one) for one in systems_tables.systems()]

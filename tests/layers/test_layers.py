@@ -86,9 +86,8 @@ def test_every_pin_can_be_had_from_the_package_index():
     assert not [pin for pin in pins if "+" in pin or "==" not in pin]
 
 
-def test_the_picture_of_the_rooms_is_that_of_the_code(monkeypatch):
-    """Otherwise draw it again: python benchmarks/architecture_picture.py."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import architecture_picture
+def test_the_picture_of_the_rooms_is_that_of_the_code():
+    """Otherwise draw it again: python -m benchmarks.tables.architecture_picture."""
+    from benchmarks.tables import architecture_picture
 
     assert architecture_picture.PICTURE.read_text(encoding="utf-8") == architecture_picture.picture()

@@ -1,20 +1,18 @@
 """An operation on a file fails once; the same command again ends right, and nothing is spent twice.
 
-The whole sweep is `benchmarks/faults.py`, with its figures in docs/results/faults.md; here are a few points of it, and
-with `--thorough` some hundreds.
+The whole sweep is `benchmarks/faults/faults.py`, with its figures in docs/results/faults.md; here are a few points of
+it, and with `--thorough` some hundreds.
 """
 
 from __future__ import annotations
 
 import errno
-import importlib.util
 import os
 import re
 import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import fault_sweep
 import pytest
@@ -34,15 +32,6 @@ PRIVATE_RUN = Case("private run", PRIVATE, exact=False)
 POINTS = [("write", "ENOSPC", 0.9), ("fsync", POWER, 0.7), ("fsync", "EIO", 0.95), ("rename", POWER, 0.5)]
 POINTS += [("read", "EIO", 0.3), ("open", "EMFILE", 0.6), ("study", "MemoryError", 0.5)]
 """Kind, fault, and how far into the command."""
-
-
-def benchmark() -> Any:
-    """benchmarks/faults.py, which is no package."""
-    spec = importlib.util.spec_from_file_location("faults", ROOT / "benchmarks/faults.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +215,8 @@ def test_nobody_waits_for_a_thread_that_ended_before_it_could_say_that_it_began(
 
 
 def test_the_sweep_begins_with_places_that_nobody_has_tried_and_leaves_none_out(tmp_path):
-    sweep = benchmark()
+    from benchmarks.faults import faults as sweep
+
     places = {"open": ["x", "y", "x"], "rename": ["x"]}
     asked = sweep.trials("run", places, ["open", "rename"])
     assert sorted({one[1:] for one in asked}) == sorted(

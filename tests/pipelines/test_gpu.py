@@ -50,7 +50,7 @@ def test_the_measure_of_throughput_measures(device, tmp_path, monkeypatch, capsy
     out = tmp_path / "found.json"
     small = ["--device", device, "--images", "16", "--side", "16", "--batch", "8", "--widths", "8", "8", "--times", "1"]
     monkeypatch.setattr(sys, "argv", ["throughput.py", *small, "--json", str(out)])
-    runpy.run_path(str(ROOT / "benchmarks" / "throughput.py"), run_name="__main__")
+    runpy.run_path(str(ROOT / "benchmarks/speed/throughput.py"), run_name="__main__")
     found = json.loads(out.read_text())
     assert set(found["rows"]) == {"float32", "channels_last", "bf16", "bf16, channels_last", "private"}
     for row in found["rows"].values():

@@ -1,0 +1,102 @@
+"""Cost of a critic's private step against a plain one: python -m benchmarks.speed.critic_step [patients] [side]
+
+One step of the WGAN-GP critic, gradient penalty and all, on U patients with K images each, on one thread, without the
+fakes and the generator (the same for both). Plain: the same U K images in one batch. Private: a gradient for
+each patient alone, clipped, summed, with noise from the operating system.
+The ways take turns, so that a busy machine slows all of them: only ratios within a run count. Memory: how far each way
+lifts the resident size, at most, above what was there before its first step.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from harmonize.game import make_critic_losses, make_fakes, make_players
+from privacy.dp.access import Rows, open_access
+from privacy.dp.events import NOTHING
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
+
+TURNS = 7
+WAYS = ("plain", "private")
+LATENT = 32
+
+
+def step(way: str, side: int, width: int, patients: int, views: int) -> Callable[[], object]:
+    inputs, n = (1, side, side), patients * views
+    data = {"train": Rows(torch.rand(n, *inputs) * 2 - 1, torch.arange(n) % 2, torch.arange(n) // views)}
+    own = make_players(LATENT, inputs, width, ema=0.9, start=None, seed=0, device=torch.device("cpu"))
+    aux = make_fakes(own.generator, torch.Generator().manual_seed(0), batch=n, views=views, device=torch.device("cpu"))
+    objective = make_critic_losses(inputs, 10.0)
+    if way == "plain":
+        plain = open_access(data, batch=n, seed=0)
+        return lambda: plain.gradient(own.critic, objective, plain.draw(), aux)
+    how = Protection(sampling=1.0, views=views, noise=1.0)
+    private = open_private(data, how, counts=NOTHING)
+    return lambda: private.gradient(own.critic, objective, private.draw(), aux)
+
+
+def timed(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way()
+    for _ in range(TURNS):
+        for name, way in ways.items():
+            begun = time.perf_counter()
+            way()
+            seconds[name].append(time.perf_counter() - begun)
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+def lifted(way: str, side: int, width: int, patients: int, views: int) -> float:
+    """MiB, in a process of its own: what one way leaves allocated would serve the next."""
+    torch.set_num_threads(1)
+    one = step(way, side, width, patients, views)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far was of imports and fakes
+    before = resident("VmRSS")
+    one()
+    return (resident("VmHWM") - before) / 1024
+
+
+def resident(field: str) -> int:
+    """KiB. Linux only; getrusage hands down the peak of the process that started this one."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    patients = int(sys.argv[1]) if len(sys.argv) > 1 else 32
+    side = int(sys.argv[2]) if len(sys.argv) > 2 else 48
+    print(f"{patients} patients a step, {side} px, median of {TURNS} turns; times the plain step of the same images\n")
+    print(
+        "| width | parameters | K | plain, ms | private | private, all at once | MiB: plain | private | all at once |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    context = multiprocessing.get_context("spawn")
+    for width in (8, 16):
+        for views in (1, 4):
+            shape = (side, width, patients, views)
+            found = timed({way: step(way, *shape) for way in WAYS})
+            with context.Pool(1, maxtasksperchild=1) as pool:
+                memory = [pool.apply(lifted, (way, *shape)) for way in WAYS]
+            own = make_players(LATENT, (1, side, side), width, ema=0.9, start=None, seed=0, device=torch.device("cpu"))
+            base = found.pop("plain")
+            print(
+                f"| {width} | {sum(p.numel() for p in own.critic.parameters()):,} | {views} | {1000 * base:.1f} | "
+                + " | ".join(f"{s / base:.2f}" for s in found.values())
+                + " | "
+                + " | ".join(f"{m:.0f}" for m in memory)
+                + " |"
+            )

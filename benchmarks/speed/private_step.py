@@ -1,0 +1,143 @@
+"""Cost of a private step against a plain one: python -m benchmarks.speed.private_step [PATIENTS] [--device cuda]
+
+One step of descent on U patients with K images each, forwards, backwards and update, on one thread. The plain step has
+the same U K images in one batch. Private: a gradient for each patient, who passes alone, clipped, summed, with noise
+from the operating system. Beside it stands Opacus's own way (hooks, every image a unit, rows of all patients in one
+pass: a weaker promise that does less work). The ways take turns, and the least CPU time of each counts, so that a busy
+machine slows all of them alike: only ratios within a run say anything. On a GPU the clock counts, until it is done.
+Then scores of 256 images, one by one as they
+are released privately, against chunks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
+
+from federation.descent import Site, Work
+from federation.models.cam import Cam
+from federation.models.cnn import Cnn
+from federation.models.mlp import Mlp
+from federation.task import Task
+from privacy.dp.access import Batch, Rows, open_access
+from privacy.dp.events import NOTHING
+from privacy.dp.private_access import open_private
+from privacy.dp.protection import Protection
+
+TURNS = {1: 24, 4: 12}  # by images a patient
+TASKS = {
+    "cnn 16-24-32-48, 48 px": Task(Cnn(norm="group"), (1, 48, 48), 2),
+    "cnn 8-16-32, 3 x 32 px": Task(Cnn(widths=(8, 16, 32), norm="group"), (3, 32, 32), 2),
+    "cam 16-24-32-48, 48 px": Task(Cam(norm="group"), (1, 48, 48), 2),
+    "mlp 10, 13 features": Task(Mlp(), (13,), 2),
+}
+
+
+def rows(task: Task, patients: int, views: int, device: str) -> Rows:
+    numbers = torch.arange(patients * views, device=device)
+    return Rows(torch.randn(len(numbers), *task.inputs, device=device), numbers % 2, numbers // views)
+
+
+def plain(task: Task, data: Rows) -> Callable[[], object]:
+    module = task.network().to(data.x.device)
+    site = Site("plain", task, Work(), open_access({"train": data}, batch=len(data.y), seed=0))
+    return lambda: site.descend(module, task.objective, steps=1)
+
+
+def private(task: Task, data: Rows, views: int) -> Callable[[], object]:
+    module = task.network().to(data.x.device)
+    access = open_private({"train": data}, Protection(sampling=1.0, views=views, noise=1.0), counts=NOTHING)
+    site = Site("private", task, Work(), access)
+    return lambda: site.descend(module, task.objective, steps=1)
+
+
+def opacus(task: Task, data: Rows) -> Callable[[], object]:
+    module = GradSampleModule(task.network().to(data.x.device))
+    rule = DPOptimizer(
+        torch.optim.Adam(module.parameters(), lr=1e-3),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=len(data.y),
+    )
+
+    def step() -> None:
+        rule.zero_grad()
+        task.objective(module, Batch(data.x, data.y)).mean().backward()
+        rule.step()
+
+    return step
+
+
+def seconds_of(way: Callable[[], object], device: str) -> float:
+    """Of the processor; of the clock where a GPU computes."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    begun = clock()
+    way()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return clock() - begun
+
+
+def timed(ways: dict[str, Callable[[], object]], turns: int, device: str) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way()
+    for _ in range(turns):
+        for name, way in ways.items():
+            seconds[name].append(seconds_of(way, device))
+    return {name: min(found) for name, found in seconds.items()}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    line.add_argument("patients", type=int, nargs="?", default=32)
+    line.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = line.parse_args()
+    patients, device = options.patients, options.device
+    print(f"{patients} patients a step on {device}, least time of {TURNS} turns; ", end="")
+    print("times the plain step of the same images\n")
+    print("| network | K | plain, ms | private | Opacus, unit = image |")
+    print("|---|---|---|---|---|")
+    for name, task in TASKS.items():
+        for views in (1, 4):
+            data = rows(task, patients, views, device)
+            found = timed(
+                {
+                    "plain": plain(task, data),
+                    "private": private(task, data, views),
+                    "opacus": opacus(task, data),
+                },
+                TURNS[views],
+                device,
+            )
+            base = found.pop("plain")
+            print(
+                f"| {name} | {views} | {1000 * base:.1f} | "
+                + " | ".join(f"{s / base:.2f}" for s in found.values())
+                + " |"
+            )
+    print("\n| network | 256 images in chunks, ms | one by one |")
+    print("|---|---|---|")
+    for name, task in TASKS.items():
+        module, x = task.network().to(device), torch.randn(256, *task.inputs, device=device)
+        scored = timed(
+            {
+                "chunks": lambda: task.probabilities(module, x),  # noqa: B023
+                "alone": lambda: task.probabilities(module, x, alone=True),  # noqa: B023
+            },
+            TURNS[4],
+            device,
+        )
+        print(f"| {name} | {1000 * scored['chunks']:.1f} | {scored['alone'] / scored['chunks']:.2f} |")
