@@ -11,12 +11,10 @@ then those of each command, then all others. Trials of each of these parts are s
 written down one by one, and not made again, so a later call goes on. `--report` writes docs/results/data/faults.json.
 """
 
-import argparse
 import contextlib
 import io
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +22,9 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import make_table, write_tables
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -169,21 +170,13 @@ def report(path: Path) -> None:
         mine = {one[1:] for one in asked if one[1:3] == (kind, fault)}
         ends = row([one for one in made if (one.kind, one.fault) == (kind, fault)])
         by_fault.append([kind, fault, covered(mine, {one[1:] for one in tried}), *ends])
-    asked_git = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked_git, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 - ours
-    about = {
-        "command": "python -m benchmarks.faults.faults --trials benchmarks/measured/faults.jsonl",
-        "commit": commit.stdout.strip(),
-        "date": time.strftime("%Y-%m-%d"),
-    }
     columns = ["trials", "right at once", "a code, then right", "power cut, then right", "then a named code"]
     columns += ["trained again", "wrong"]
     of_case = ["command", "operations on files", "tensors made", "places tried", "with each fault"]
-    tables = {
-        "commands": {**about, "columns": [*of_case, *columns], "rows": rows},
-        "faults": {**about, "columns": ["operation", "fault", "places tried", *columns], "rows": by_fault},
-    }
-    (ROOT / "docs/results/data/faults.json").write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
+    operations = ["operation", "fault", "places tried", *columns]
+    write_tables(
+        "faults", {"commands": make_table([*of_case, *columns], rows), "faults": make_table(operations, by_fault)}
+    )
 
 
 def summed(
@@ -222,7 +215,7 @@ def end(one: fault_sweep.Outcome) -> str:
 
 def main() -> None:
     """See the head of this file."""
-    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line = make_parser(__doc__)
     line.add_argument("--trials", type=Path, required=True, help="a file with a line for each trial that was made")
     line.add_argument("--minutes", type=float, default=1e9)
     line.add_argument("--case", action="append", choices=[case.name for case in fault_sweep.CASES])

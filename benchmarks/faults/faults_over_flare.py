@@ -7,7 +7,6 @@ job or of a hospital's job fail (`tests/flare_struck`), and gives the same comma
 more, so each place is tried with one of its faults, in turn; a power cut ends one process.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -20,6 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
+
+from benchmarks.shared.options import make_parser
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -104,7 +105,7 @@ class Swept:
 
 def main() -> None:
     """See the head of this file."""
-    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line = make_parser(__doc__)
     line.add_argument("--trials", type=Path, required=True, help="a file with a line for each trial that was made")
     line.add_argument("--minutes", type=float, default=1e9)
     options = line.parse_args()

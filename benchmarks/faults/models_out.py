@@ -6,16 +6,16 @@ Networks have random weights, and random statistics in their norms. Each file is
 usual range of their values, 1, 2, 5 and 64 at a time. Writes docs/results/data/models-out.json.
 """
 
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import make_table, write_tables
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -30,8 +30,6 @@ from pipelines.exports.network import examples_shape, trial_examples  # noqa: E4
 from pipelines.exports.onnx_file import onnx_bytes  # noqa: E402
 from pipelines.models.file import Ready  # noqa: E402
 
-OUT = ROOT / "docs/results/data/models-out.json"
-COMMAND = "python -m benchmarks.faults.models_out"
 MORE = 64
 
 
@@ -74,15 +72,12 @@ def by_method() -> list[list[str]]:
 def main() -> None:
     """Measure, and write the figures."""
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)  # noqa: S607
-    told = {"command": COMMAND, "commit": commit.stdout.strip(), "date": datetime.now(UTC).strftime("%Y-%m-%d")}
     networks = ["network", "example", "ONNX: largest difference", "kB", "seconds", "TorchScript: largest difference"]
-    tables = {
-        "networks": {**told, "columns": networks, "rows": by_network()},
-        "methods": {**told, "columns": ["method", "ONNX", "TorchScript"], "rows": by_method()},
-    }
-    OUT.write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
+    columns = ["method", "ONNX", "TorchScript"]
+    made = {"networks": make_table(networks, by_network()), "methods": make_table(columns, by_method())}
+    write_tables("models-out", made)
 
 
 if __name__ == "__main__":
+    make_parser(__doc__).parse_args()
     main()

@@ -13,12 +13,11 @@ files. Parts, each with an archive and a state folder of its own:
     full      the state folder on a disk that is too small (needs to be root)
 
 Results go into benchmarks/measured/night.json, part by part, and the table into docs/results/data/night.json by
-`python -m benchmarks.faults.night_tables COMMIT`.
+`python -m benchmarks.tables.derived --write night`.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import csv
 import json
@@ -41,13 +40,14 @@ from urllib.request import Request, urlopen
 
 import yaml
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import read_measured, write_measured
 from orthanc import USER, Orthanc, running_orthanc
 from pipelines.nights import lookup, worklist
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main as run
 
-BOOK = Path(__file__).parents[1] / "measured/night.json"
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("CONSILIUM_DATA", ROOT.parent / "shared" / "data"))
 PLAIN = {"kind": "phantom", "patients": 16, "slices": 6}
@@ -353,7 +353,7 @@ PARTS: dict[str, Callable[[Path, int, int], dict[str, Any]]] = {
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--studies", type=int, default=200)
     line.add_argument("--kills", type=int, default=30)
     line.add_argument("--only", nargs="+", default=list(PARTS), choices=list(PARTS))
@@ -362,8 +362,7 @@ def main() -> None:
     work.mkdir(exist_ok=True)
     for name in asked.only:
         found = PARTS[name](work, asked.studies, asked.kills)
-        book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
-        BOOK.write_text(json.dumps({**book, name: found}, indent=1, sort_keys=True) + "\n")
+        write_measured("night", {**read_measured("night"), name: found}, sort=True)
         print(name, json.dumps(found), flush=True)
 
 

@@ -1,21 +1,14 @@
 """Write docs/results/data/night.json from benchmarks/measured/night.json.
 
-python -m benchmarks.faults.night_tables COMMIT && python -m benchmarks.tables.results_tables
+python -m benchmarks.tables.derived --write night
 """
 
 from __future__ import annotations
 
-import datetime
-import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-BOOK = ROOT / "benchmarks/measured/night.json"
-PAGE = ROOT / "docs/results/data/night.json"
-COMMAND = "CONSILIUM_DATA=… PYTHONPATH=tests python -m benchmarks.faults.night"
+from benchmarks.shared.records import make_table
 
 
 def told(counts: Mapping[str, Any]) -> str:
@@ -69,14 +62,12 @@ def broken(book: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def made(commit: str) -> dict[str, Any]:
-    """The tables, of the figures that came with a commit."""
-    book = json.loads(BOOK.read_text())
-    about = {"command": COMMAND, "commit": commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
-    tables: dict[str, Any] = {}
+def tables(book: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of the page."""
+    made: dict[str, Any] = {}
     if one := book.get("nights"):
         columns = ["night", "series", "ended", "files received", "seconds", "with start", "a series", "MiB", "code"]
-        tables["nights"] = {**about, "columns": columns, "rows": nights(one)}
+        made["nights"] = make_table(columns, nights(one))
     columns = [
         "what went wrong",
         "code",
@@ -84,13 +75,5 @@ def made(commit: str) -> dict[str, Any]:
         "reports in the archive",
         "handed over, says the worklist",
     ]
-    tables["broken"] = {**about, "columns": columns, "rows": broken(book)}
-    return tables
-
-
-def written(commit: str) -> None:
-    PAGE.write_text(json.dumps(made(commit), indent=1, ensure_ascii=False) + "\n")
-
-
-if __name__ == "__main__":
-    written(sys.argv[1])
+    made["broken"] = make_table(columns, broken(book))
+    return made

@@ -9,7 +9,6 @@ without a fault, and must pass. Each run is a fork of this process, which has im
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -25,6 +24,8 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+
+from benchmarks.shared.options import make_parser
 
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_suffix(".yaml")
@@ -151,7 +152,7 @@ def copied(folder: Path) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try them all; 1 where one was not seen."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--only", default="", help="faults whose name or area holds these words")
     parser.add_argument("--list", type=Path, default=LIST, help="another list")
     parser.add_argument("--out", type=Path, help="a JSON file of the results")

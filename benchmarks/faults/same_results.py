@@ -10,12 +10,13 @@ draws its noise from the operating system, so two such runs always differ.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import re
 import sys
 from collections import Counter
 from pathlib import Path
+
+from benchmarks.shared.options import make_parser
 
 DIGEST = re.compile(r"(?<![0-9a-z])(?=[0-9a-f]*[0-9])[0-9a-f]{12,128}(?![0-9a-z])")
 MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
@@ -50,7 +51,7 @@ def contents(root: Path) -> dict[str, Counter[str]]:
 
 
 def main() -> int:
-    line = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("run", type=Path)
     line.add_argument("other", type=Path)
     options = line.parse_args()

@@ -9,22 +9,23 @@ benchmarks/measured/upgrades.json: ε of each hospital's ledger at δ = 1e-5, be
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import write_measured
 from privacy.dp.accounting import compute_cost
 from privacy.release import ledger as ledgers
 
 ROOT = Path(__file__).parents[2]
-OUT = Path(__file__).parents[1] / "measured/upgrades.json"
 COMMITS = ("9640fc4", "817b6e3")
 DELTA = 1e-5
 
@@ -61,16 +62,16 @@ def worktree(*words: str) -> None:
     subprocess.run(["git", "worktree", *words], cwd=ROOT, check=True)  # noqa: S603, S607
 
 
-def main() -> None:
+def main(commits: Sequence[str]) -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         programs = {"this program": ROOT}
-        for commit in dict.fromkeys((*(sys.argv[1:] or COMMITS), COMMITS[-1])):
+        for commit in dict.fromkeys((*commits, COMMITS[-1])):
             programs[commit] = place / commit
             worktree("add", "--detach", str(place / commit), commit)
         try:
-            for commit in sys.argv[1:] or COMMITS:
+            for commit in commits:
                 first = place / f"run-{commit}"
                 first.mkdir()
                 (first / "private.yaml").write_text(yaml.safe_dump(settings()))
@@ -87,8 +88,10 @@ def main() -> None:
         finally:
             for commit in programs.keys() - {"this program"}:
                 worktree("remove", "--force", str(place / commit))
-    OUT.write_text(json.dumps(rows, indent=1) + "\n")
+    write_measured("upgrades", rows)
 
 
 if __name__ == "__main__":
-    main()
+    parser = make_parser(__doc__)
+    parser.add_argument("commits", nargs="*", default=COMMITS)
+    main(parser.parse_args().commits)

@@ -9,7 +9,6 @@ scikit-learn's `roc_auc_score` in a loop over drawn patients, and `scipy.stats.b
 many copies at once, which draws images and not patients. Processor time, the least of three turns.
 """
 
-import argparse
 import time
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ import numpy as np
 from scipy.stats import bootstrap, rankdata
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.shared.options import make_parser
 from evaluation.histograms import count_scores
 from evaluation.metrics import auc
 
@@ -68,7 +68,7 @@ def measured(work: Callable[..., np.ndarray], *args: object) -> tuple[float, np.
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line = make_parser(__doc__)
     line.add_argument("--copies", type=int, default=1000)
     copies = line.parse_args().copies
     print("| patients | images each | ours, s | scikit-learn in a loop / ours | SciPy / ours |")

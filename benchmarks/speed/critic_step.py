@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import multiprocessing
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,9 +77,11 @@ def resident(field: str) -> int:
 
 
 if __name__ == "__main__":
+    parser = make_parser(__doc__)
+    parser.add_argument("patients", type=int, nargs="?", default=32)
+    parser.add_argument("side", type=int, nargs="?", default=48)
+    patients, side = vars(parser.parse_args()).values()
     torch.set_num_threads(1)
-    patients = int(sys.argv[1]) if len(sys.argv) > 1 else 32
-    side = int(sys.argv[2]) if len(sys.argv) > 2 else 48
     print(f"{patients} patients a step, {side} px, median of {TURNS} turns; times the plain step of the same images\n")
     print(
         "| width | parameters | K | plain, ms | private | private, all at once | MiB: plain | private | all at once |"

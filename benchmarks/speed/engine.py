@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import cProfile
 import gc
 import multiprocessing
@@ -352,7 +353,7 @@ def ratios(folder: str, shapes: tuple[tuple[int, int], ...]) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     gc.freeze()  # as commands do once they have imported; or each look for garbage goes through all of it
-    parser = argparse.ArgumentParser()
+    parser = make_parser(__doc__)
     parser.add_argument("what", nargs="?", default="ratio", choices=("ratio", "memory", "profile"))
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="on the disk that is measured")
     parser.add_argument("--shape", nargs=2, type=int, action="append", metavar=("SITES", "IMAGES"))

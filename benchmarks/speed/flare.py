@@ -11,7 +11,6 @@ coordinator's state; the median, without the first. No network between machines 
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -25,6 +24,7 @@ import numpy as np
 import psutil
 import yaml
 
+from benchmarks.shared.options import make_parser
 from benchmarks.speed import flare_cells
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -91,7 +91,7 @@ def rss(process: psutil.Process) -> float:
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=__doc__)
+    line = make_parser(__doc__)
     line.add_argument("--mb", type=float, nargs="+", default=[1, 10, 200])
     line.add_argument("--rounds", type=int, default=6)
     line.add_argument("--hospitals", type=int, default=4)

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -326,7 +328,7 @@ def table(told: Mapping[str, list[dict[str, Any]]]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
+    parser = make_parser(__doc__)
     parser.add_argument("--pfl", default="", help="Python of the environment with pfl")
     parser.add_argument("--flower", default="", help="Python of the environment with flwr")
     parser.add_argument("--child", choices=tuple(WAYS), help=argparse.SUPPRESS)

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import json
 import multiprocessing
 import resource
@@ -267,7 +268,7 @@ def headers(files: Sequence[Path]) -> list[list[str]]:
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--files", type=int, default=10_000)
     line.add_argument("--json", type=Path)
     options = line.parse_args()

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import copy
 import multiprocessing
 import time
@@ -172,7 +173,7 @@ def tried(task: Task, number: int, turns: int) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--hospitals", type=int, default=16)
     parser.add_argument("--turns", type=int, default=9)
     given = parser.parse_args()

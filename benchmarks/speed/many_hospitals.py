@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import make_table, read_measured, write_measured
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
-import json
 import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,6 @@ from pipelines.runs.replies import store_replies
 from pipelines.runs.store import DiskFolder
 from privacy.message import Call, Message
 
-KEPT = Path(__file__).parents[1] / "measured/many_hospitals.json"
-TABLE = Path(__file__).parents[2] / "docs/results/data/many-hospitals.json"
 SIZES = (4, 16, 64, 256, 1000)
 TASK = Task(Mlp(hidden=(16,)), (64,), 2)
 CASES: Mapping[str, Schedule] = {
@@ -135,7 +133,7 @@ def measured(folder: str, sites: int, case: str) -> dict[str, float]:
         }
 
 
-def tables(kept: Mapping[str, Any], commit: str) -> dict[str, Any]:
+def tables(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The tables that this program measures."""
     columns = ["hospitals", "asked a round", "CPU s a round", "CPU ms a hospital asked", "files a hospital"]
     columns += ["KiB a hospital", "memory, MiB: first and last round", "state, KiB: first and last", "replies lost"]
@@ -150,30 +148,24 @@ def tables(kept: Mapping[str, Any], commit: str) -> dict[str, Any]:
                 f"{one['files']:.0f}", f"{one['kib']:.0f}", f"{one['mib_first']:.0f}, {one['mib_last']:.0f}",
                 f"{one['state_first']:.0f}, {one['state_last']:.0f}", str(one["lost"]),
             ])  # fmt: skip
-        about = {"command": "python -m benchmarks.speed.many_hospitals", "commit": commit}
-        date = datetime.now(UTC).strftime("%Y-%m-%d")
-        made[case] = {**about, "date": date, "columns": columns, "rows": rows}
+        made[case] = make_table(columns, rows)
     return made
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--only", type=int, nargs="*", default=SIZES)
     line.add_argument("--folder", default=None, help="where the hospitals' folders are made and removed")
-    line.add_argument("--commit", default="", help="write the tables, with this commit")
     asked = line.parse_args()
     context = multiprocessing.get_context("spawn")
     for case in CASES:
         for sites in asked.only:
-            kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+            kept = read_measured("many_hospitals")
             if (key := f"{case} | {sites}") not in kept:
                 with context.Pool(1, maxtasksperchild=1) as pool:
                     kept[key] = pool.apply(measured, (asked.folder, sites, case))
                 print(key, kept[key], flush=True)
-                KEPT.write_text(json.dumps(kept, indent=1) + "\n")
-    if asked.commit:
-        told = json.loads(TABLE.read_text()) | tables(json.loads(KEPT.read_text()), asked.commit)  # others' tables stay
-        TABLE.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+                write_measured("many_hospitals", kept)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import cProfile
 import gc
 import pstats
@@ -194,7 +195,7 @@ def profile(algorithm: Algorithm, task: Task, work: Work, side: int, turns: int)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser()
+    parser = make_parser(__doc__)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--side", type=int, default=32)

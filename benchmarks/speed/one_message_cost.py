@@ -12,17 +12,16 @@ moments costs 3 at delta 1e-5: FedAvg takes 4 steps in each of 20 rounds, every 
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import make_table, write_measured
 from benchmarks.speed.engine import SEED, hospitals, opening
 from federation.algorithm import Algorithm
 from federation.descent import Work
@@ -42,8 +41,6 @@ from privacy.dp.accounting import calibrate_noise, compute_cost
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.message import Call, Message, to_bytes
 
-HERE = Path(__file__).parents[1] / "measured"
-TABLE = HERE.parents[1] / "docs/results/data/one-message.json"
 PATIENTS, WIDTH, ROUNDS, DELTA, EPSILON = 40, 24, 20, 1e-5, 3.0
 HEAD, IMAGES = Task(Mlp(hidden=()), (WIDTH,), 2), Task(Cnn(), (1, 48, 48), 2)
 WORK = Work(batch=8)
@@ -121,7 +118,7 @@ def epsilons() -> Mapping[str, float]:
     }
 
 
-def table(found: Mapping[str, Any], commit: str) -> dict[str, object]:
+def table(found: Mapping[str, Any]) -> dict[str, object]:
     """Kilobytes and seconds by number of hospitals, and how many times as much FedAvg takes."""
     rows = []
     for many in (name for name in found if name.isdecimal()):
@@ -134,33 +131,22 @@ def table(found: Mapping[str, Any], commit: str) -> dict[str, object]:
             rows.append([many, name, str(other["rounds"]), *cells, times, seconds, slower])
     columns = ["hospitals", "method", "rounds", "kB to all", "kB from all"]
     columns += ["times the kB", "processor s", "times the s"]
-    command = "python -m benchmarks.speed.one_message_cost"
-    return {
-        "command": command,
-        "commit": commit,
-        "date": str(found["date"]),
-        "columns": columns,
-        "rows": rows,
-    }
+    return make_table(columns, rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--hospitals", type=int, nargs="+", default=[2, 12, 100, 1000])
-    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
-    parser.add_argument("--out", type=Path, default=HERE / "one_message_cost.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, object] = {"date": datetime.now(UTC).date().isoformat(), "epsilon": dict(epsilons())}
+    found: dict[str, object] = {"epsilon": dict(epsilons())}
     image = measured(FedAvg(), IMAGES, 2)
     for many in options.hospitals:
         scaled = {part: int(image[part] * many / 2) for part in ("down", "up")}
         rows = {"moments": measured(Moments(), HEAD, many), "fedavg, head": measured(FedAvg(), HEAD, many)}
         found[str(many)] = rows | {"fedavg, cnn": {"rounds": ROUNDS, **scaled}}
         print(many, found[str(many)], flush=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-    known = json.loads(TABLE.read_text()) | {"cost": table(found, options.commit)}
-    TABLE.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+        write_measured("one_message_cost", found)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ the table `copies` of docs/results/data/privacy.json.
 from __future__ import annotations
 
 import json
-import sys
 
 import torch
 from torch import nn
 
+from benchmarks.shared.options import make_parser
 from benchmarks.speed.private_step import TURNS, private, rows, timed
 from federation.models import adapted
 from federation.models.own import Own, register_network
@@ -64,6 +64,9 @@ def measure_ratios(patients: int) -> list[list[str]]:
 
 
 if __name__ == "__main__":
+    parser = make_parser(__doc__)
+    parser.add_argument("patients", type=int, nargs="?", default=32)
+    asked = parser.parse_args()
     torch.set_num_threads(1)
     columns = ["own network", "K", "private step without copies, ms", "with copies"]
-    print(json.dumps({"columns": columns, "rows": measure_ratios(int((*sys.argv[1:], "32")[0]))}, indent=1))
+    print(json.dumps({"columns": columns, "rows": measure_ratios(asked.patients)}, indent=1))

@@ -11,8 +11,9 @@ are released privately, against chunks.
 
 from __future__ import annotations
 
-import argparse
 import os
+
+from benchmarks.shared.options import make_parser
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -101,7 +102,7 @@ def timed(ways: dict[str, Callable[[], object]], turns: int, device: str) -> dic
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("patients", type=int, nargs="?", default=32)
     line.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = line.parse_args()

@@ -1,6 +1,6 @@
 """Write docs/results/data/pythons.json from what each Python measured: versions, the default suite, start-up.
 
-    python -m benchmarks.speed.pythons --json docs/results/data/pythons.json FOLDER
+    python -m benchmarks.speed.pythons FOLDER
 
 FOLDER holds, for each Python that was tried, `startup-3.13.json` (`startup.py --json`, run by a Python into
 which the wheel is installed, with `--root` an empty folder), `versions-3.13.txt` (`pip list --format freeze`) and
@@ -10,12 +10,12 @@ How to get a Python beside that of the machine: docs/results/pythons.md.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import re
-import subprocess
 from pathlib import Path
+
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import make_table, write_tables
 
 PYTHONS = ("3.11", "3.12", "3.13")
 PACKAGES = ("torch", "numpy", "monai", "opacus", "pydantic", "nvflare")
@@ -47,24 +47,12 @@ def row(python: str, folder: Path) -> list[str]:
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("folder", type=Path)
-    line.add_argument("--json", type=Path, required=True)
     options = line.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)  # noqa: S607
-    table = {
-        "command": "python -m benchmarks.speed.startup --root empty --times 2; python -m pytest -n 1",
-        "commit": commit.stdout.strip(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "columns": [
-            "Python",
-            "installed",
-            "default suite",
-            *(f"`{name}`, CPU s (of `import torch`)" for name in CALLS),
-        ],
-        "rows": [row(python, options.folder) for python in PYTHONS],
-    }
-    options.json.write_text(json.dumps({"pythons": table}, indent=1, ensure_ascii=False) + "\n")
+    calls = [f"`{name}`, CPU s (of `import torch`)" for name in CALLS]
+    rows = [row(python, options.folder) for python in PYTHONS]
+    write_tables("pythons", {"pythons": make_table(["Python", "installed", "default suite", *calls], rows)})
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import cProfile
 import gc
 import math
@@ -257,7 +258,7 @@ def compared(place: Path) -> None:
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--profile", action="store_true", help="where our DICOM reader spends its time, and nothing else")
     asked = line.parse_args()
     warnings.simplefilter("ignore")

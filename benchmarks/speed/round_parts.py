@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import functools
 import gc
 import importlib
@@ -123,7 +124,7 @@ def watch(clock: Clock) -> None:
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line = make_parser(__doc__)
     line.add_argument("--sites", type=int, default=16)
     line.add_argument("--images", type=int, default=24)
     line.add_argument("--folder", default=tempfile.gettempdir(), help="on the disk that is measured")

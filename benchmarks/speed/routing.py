@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import json
 import resource
 import subprocess
@@ -77,7 +78,7 @@ def measure(k: int, turns: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description="Cost of test-time routing")
+    options = make_parser(__doc__)
     options.add_argument("--models", type=int, nargs="+", default=[2, 4, 8, 16])
     options.add_argument("--turns", type=int, default=6)
     options.add_argument("--one", type=int, help="measure this K here, and print it as JSON")

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.shared.options import make_parser
 from pipelines.coordinator import run as coordinator
 from pipelines.run import main as run
 from pipelines.runs import runner
@@ -45,9 +46,12 @@ def main() -> None:
             spent[step.stage.name] = (time.monotonic() - clock, processor() - used)
 
     runner._run_stage = timed  # type: ignore[assignment]
-    if "--in-turn" in sys.argv:
+    parser = make_parser(__doc__)
+    parser.add_argument("--in-turn", action="store_true", help="nothing is learnt ahead")
+    asked, options = parser.parse_known_args()
+    if asked.in_turn:
         coordinator.learn_ahead = lambda steps, world: nullcontext()
-    code = run([argument for argument in sys.argv[1:] if argument != "--in-turn"])
+    code = run(options)
     print("| stage | s of CPU | s |\n|---|---|---|")
     for name, (clock, used) in {**spent, "whole": (time.monotonic() - begun, processor())}.items():
         print(f"| {name} | {used:.1f} | {clock:.1f} |")

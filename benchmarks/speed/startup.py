@@ -9,7 +9,6 @@ first one wrote. ROOT: another copy of the code, e.g. an older one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -20,6 +19,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.shared.options import make_parser
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("run", "init", "study", "predict", "translate", "deidentify", "ledger", "clean", "site")
@@ -59,7 +60,7 @@ def measured(arguments: Sequence[str], folder: Path, root: Path) -> tuple[float,
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--root", type=Path, default=ROOT)
     line.add_argument("--times", type=int, default=3)
     line.add_argument("--json", metavar="FILE")

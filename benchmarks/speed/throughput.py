@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.shared.options import make_parser
 from federation.descent import Site, Work
 from federation.models.cnn import Cnn
 from federation.models.resnet import ResNet18
@@ -136,7 +137,7 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     line.add_argument("--network", choices=("cnn", "resnet18", "unet3d"), default="cnn")
     line.add_argument("--images", type=int, default=512)

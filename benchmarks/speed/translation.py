@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import itertools
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
@@ -136,8 +137,11 @@ def translation(side: int) -> None:
 
 
 if __name__ == "__main__":
+    parser = make_parser(__doc__)
+    parser.add_argument("side", type=int, nargs="?", default=48)
+    parser.add_argument("batch", type=int, nargs="?", default=6)
+    side, b = vars(parser.parse_args()).values()
     torch.set_num_threads(1)
-    side, b = (int(sys.argv[i]) if len(sys.argv) > i else default for i, default in ((1, 48), (2, 6)))
     print(f"{side} x {side} pixels, {b} images of either kind a step\n")
     training(side, b)
     translation(side)

@@ -4,8 +4,7 @@
 
 The full recipe is that of skin_lesion_private.yaml: features `colour`, 24 components whitened by the prior with
 softness 1, and moments with a = .3, r = .1, ridge .1. Hospitals, splits, measure and guarantee are those of
-one_message.py; nothing is chosen anew for a changed line. Every figure is kept in measured/ablation.json; the table
-goes into docs/results/data/one-message.json.
+one_message.py; nothing is chosen anew for a changed line. Every figure is kept in measured/ablation.json.
 """
 
 from __future__ import annotations
@@ -13,37 +12,30 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.studies import one_message
+from benchmarks.shared.intervals import format_change, format_interval
+from benchmarks.shared.options import ask_splits
+from benchmarks.shared.places import ROOT
+from benchmarks.shared.records import collect_splits, make_table
+from benchmarks.shared.skin import open_picture, split_hospitals
 from benchmarks.studies.one_message import (
     ALONE,
     BY_NOISE,
     CACHE,
-    DATA,
     FIRMER,
     LINEAR,
     PICTURES,
     SIDE,
     TOGETHER,
-    asked,
-    assessable,
-    change,
-    collected,
     computed,
-    cut,
-    hospitals,
-    interval,
+    margins,
     models,
     scaled,
-    write_tables,
 )
 from federation.features import RandomConvolutions
 from federation.features.whitening import MOST, Floats, fit_whitening
@@ -51,7 +43,6 @@ from harmonize.prior import PRIORS, draw_pictures
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
 
-HERE = Path(__file__).parents[1] / "measured"
 EPSILONS = (1.0, 3.0, None)
 GRID = 12  # pixels a side
 FULL = "the full recipe"
@@ -83,11 +74,11 @@ RELEASES: dict[str, tuple[str, dict[str, Moments | DpHead]]] = {
 def extracted(lines: list[dict[str, str]]) -> dict[str, tuple[Floats, Floats]]:
     """Features of all pictures and of the prior's, by name; kept in build/ under a digest of the extractor's source."""
     found, public, _ = computed()
-    source = (HERE.parents[1] / "federation/features/random_convolutions.py").read_text()
+    source = (ROOT / "federation/features/random_convolutions.py").read_text()
     kept = CACHE / f"ablation-{hashlib.sha256(source.encode()).hexdigest()[:16]}.npz"
     if not kept.exists():
         prior = draw_pictures(PRIORS["skin_lesion"], torch.arange(PICTURES) % 2, (3, SIDE, SIDE), 0).double().numpy()
-        opened = (np.asarray(Image.open(DATA / line["image"]).convert("RGB")) / 127.5 - 1 for line in lines)
+        opened = (np.asarray(open_picture(line)) / 127.5 - 1 for line in lines)
         images = (x.transpose(2, 0, 1)[None] for x in opened)
         pairs = [(RandomConvolutions().extract(x), small(x)) for x in images]
         convolved, shrunk = (np.concatenate(each) for each in zip(*pairs, strict=True))
@@ -117,19 +108,10 @@ def turned(how: str, found: Floats, public: Floats) -> Floats:
 
 def lines_of(split: int, parts: int, lines, given: Mapping[str, Floats]) -> Iterator[tuple[str, float | None, float]]:
     """(line of the table, epsilon, mean AUC) on one split. given: what leaves -> features as the head gets them."""
-    y, lesion = np.array([int(line["label"]) for line in lines]), np.array([line["patient"] for line in lines])
-    site = hospitals(lines, parts, split)
-    place = cut(site, lesion, split)
-    train = {name: np.flatnonzero((site == name) & (place == 0)) for name in np.unique(site)}
-    test = {name: np.flatnonzero((site == name) & (place == 2)) for name in np.unique(site)}
-    judged = [name for name, rows in test.items() if assessable(y[rows], lesion[rows])]
+    y, lesion, _, train, test, judged = split_hospitals(lines, parts, split)
 
     def mean(x: Floats, networks: Mapping[str, torch.nn.Module]) -> float:
-        found = []
-        for name in judged:
-            logits = networks[name](torch.from_numpy(x[test[name]]).float()).logits.detach()
-            found.append(roc_auc_score(y[test[name]], (logits[:, 1] - logits[:, 0]).numpy()))
-        return float(np.mean(found))
+        return float(np.mean([roc_auc_score(y[test[one]], margins(networks[one], x[test[one]])) for one in judged]))
 
     for epsilon in EPSILONS:
         for release, (_, methods) in RELEASES.items():
@@ -142,7 +124,7 @@ def lines_of(split: int, parts: int, lines, given: Mapping[str, Floats]) -> Iter
         yield POOLED, epsilon, mean(x, dict.fromkeys(judged, networks["all"]))
 
 
-def table(kept: dict[str, dict[str, float]], commit: str) -> dict[str, object]:
+def table(kept: dict[str, dict[str, float]]) -> dict[str, object]:
     order = [label for _, methods in RELEASES.values() for label in methods]
     order = sorted([*order, POOLED], key=lambda label: (label != FULL, label.partition(":")[0]))
     columns = [(f"{3 * parts} hospitals", said) for parts in (1, 4) for said in ("1", "3", "inf")]
@@ -151,26 +133,19 @@ def table(kept: dict[str, dict[str, float]], commit: str) -> dict[str, object]:
         cells = []
         for group, epsilon in columns:
             values, full = kept[f"{group} | {label} | {epsilon}"], kept[f"{group} | {FULL} | {epsilon}"]
-            cells.append(interval(np.array([*values.values()])) if label == FULL else change(values, full))
+            cells.append(format_interval([*values.values()]) if label == FULL else format_change(values, full))
         rows.append([label, *cells])
-    return {
-        "command": "CONSILIUM_DATA=… python -m benchmarks.studies.ablation",
-        "commit": commit,
-        "date": datetime.now(UTC).date().isoformat(),
-        "columns": ["changed", *(f"{group}, ε = {epsilon.replace('inf', '∞')}" for group, epsilon in columns)],
-        "rows": rows,
-    }
+    heads = ["changed", *(f"{group}, ε = {epsilon.replace('inf', '∞')}" for group, epsilon in columns)]
+    return make_table(heads, rows)
 
 
 def main() -> None:
-    options = asked(str(__doc__), HERE / "ablation.json", splits=5)
+    options = ask_splits(__doc__, "ablation", splits=5)
     lines = computed()[2]
     features = extracted(lines)
     given = {release: turned(release, *features[of]) for release, (of, _) in RELEASES.items()}
     groups = {f"{3 * parts} hospitals": partial(lines_of, parts=parts, lines=lines, given=given) for parts in (1, 4)}
-    kept = collected(options, groups)
-    if options.out == HERE / "ablation.json":
-        write_tables(one_message.TABLE, {"ablation": table(kept, options.commit)})
+    collect_splits(options, groups)
 
 
 if __name__ == "__main__":

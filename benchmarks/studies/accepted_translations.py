@@ -13,15 +13,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import make_table, write_tables
 
 COLUMNS = (
     "repetition", "hospital", "translation", "distance before", "distance after", "lesion contrast", "lesion order",
     "patient order", "edges", "class drift", "cycle error",
 )  # fmt: skip
-DATA = Path(__file__).parents[2] / "docs" / "results" / "data" / "default-run.json"
 RUN = [sys.executable, "-m", "pipelines.run", "prostate_adc.yaml"]
 
 
@@ -56,20 +57,10 @@ def main(repetitions: int) -> None:
         for number in range(1, repetitions + 1):
             replies = repeat_translation(kept, Path(place, str(number)))
             rows += [format_row(number, site, reply) for site, reply in replies.items() if reply["quality"]]
-    write_table(rows, f"python -m benchmarks.studies.accepted_translations {repetitions}")
-
-
-def write_table(rows: list[list[str]], command: str) -> None:
-    """Put the table into the page's JSON, with the commit and the day."""
-    git = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=True)  # noqa: S603
-    tables = json.loads(DATA.read_text(encoding="utf-8"))
-    tables["accepted"] = {
-        "command": command, "commit": commit.stdout.strip(), "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "columns": list(COLUMNS), "rows": rows,
-    }  # fmt: skip
-    DATA.write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_tables("default-run", {"accepted": make_table(COLUMNS, rows)})
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    parser = make_parser(__doc__)
+    parser.add_argument("repetitions", type=int)
+    main(parser.parse_args().repetitions)

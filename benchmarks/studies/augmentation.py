@@ -14,7 +14,6 @@ written into augmentation.json at once, and is not run again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -28,10 +27,11 @@ from typing import Any
 import yaml
 from filelock import FileLock
 
-HERE = Path(__file__).parents[1] / "measured"
-BASE = HERE.parents[1] / "pipelines/configs/skin_lesion_augmented.yaml"
-CELLS = HERE / "augmentation.json"
-TABLE = HERE.parents[1] / "docs/results/data/augmentation.json"
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import ROOT
+from benchmarks.shared.records import make_table, read_measured, write_measured, write_tables
+
+BASE = ROOT / "pipelines/configs/skin_lesion_augmented.yaml"
 METHODS = ("local", "fedavg", "apple", "pgfed")
 CASES = ("sources", "practical")
 SEEDS = (0, 1, 2)
@@ -128,13 +128,13 @@ def chosen() -> Mapping[str, object]:
 
 def known() -> dict[str, Any]:
     """The cells that were measured."""
-    return json.loads(CELLS.read_text()) if CELLS.exists() else {}
+    return read_measured("augmentation")
 
 
 def kept(name: str, value: object) -> None:
     """Write one cell."""
     with FileLock(f"{tempfile.gettempdir()}/augmentation.lock"):
-        CELLS.write_text(json.dumps({**known(), name: value}, indent=1, sort_keys=True) + "\n")
+        write_measured("augmentation", {**known(), name: value}, sort=True)
 
 
 def name_of(model: str, case: str, seed: int, methods: Sequence[str]) -> str:
@@ -250,27 +250,19 @@ def distances(cells: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def tables(commit: str, date: str) -> dict[str, Any]:
-    """The tables of the page, but for the one that is measured whenever it is written."""
-    cells = known()
-    command = "CONSILIUM_DATA=… python -m benchmarks.studies.augmentation"
-    about = {"command": command, "commit": commit, "date": date}
+def tables(cells: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of the page, but for the one that `--copies` measures."""
     columns = ["method", "seeds", "AUC", "with synthetic", "classes drawn evenly"]
     last = "the slides, synthetic"
     sites = ["case", "hospital", "synthetic pictures, by seed", "FD to held-back", "FD of real ones", "near copies"]
     made = {
-        "cnn": {**about, "columns": [*columns, "elastic", last], "rows": gains(cells, "cnn", "sources")},
-        **{case: {**about, "columns": [*columns, last], "rows": gains(cells, "features", case)} for case in CASES},
+        "cnn": make_table([*columns, "elastic", last], gains(cells, "cnn", "sources")),
+        **{case: make_table([*columns, last], gains(cells, "features", case)) for case in CASES},
     }
     made = {key: table for key, table in made.items() if table["rows"]}
-    made["distances"] = {**about, "columns": sites, "rows": distances(cells)}
+    made["distances"] = make_table(sites, distances(cells))
     if tried := [[name, *_tried(cells, name)] for name in TRIED if f"tried/{name}" in cells]:
-        how = {**about, "command": f"{command} --tried"}
-        made["tried"] = {
-            **how,
-            "columns": ["synthesis", "FD to held-back", "FD of real ones", "near copies"],
-            "rows": tried,
-        }
+        made["tried"] = make_table(["synthesis", "FD to held-back", "FD of real ones", "near copies"], tried)
     return made
 
 
@@ -284,33 +276,28 @@ def _tried(cells: Mapping[str, Any], name: str) -> list[str]:
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--tried", action="store_true", help="compare syntheses on a split that no table reports")
+    line.add_argument("--copies", action="store_true", help="measure and write the table of near copies alone")
     line.add_argument("--runs", type=Path, help="folder of the runs, kept so that hospitals are read once a seed")
     line.add_argument("--cells", type=int, default=10**6, help="stop after so many")
     line.add_argument("--only", default="", help="cells whose names begin so")
-    line.add_argument("--commit", default="", help="write the tables, with this commit")
-    line.add_argument("--date", default="")
     asked = line.parse_args()
+    if asked.copies:
+        return write_tables("augmentation", {"copies": make_table(["200 pictures", "near copies"], copies())})
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.runs or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         if asked.tried:
             for name, how in TRIED.items():
                 if f"tried/{name}" not in known():
-                    kept(
-                        f"tried/{name}",
-                        measured(configured("cnn", "sources", TRIED_ON, ("local",), how), folder, until="augment"),
-                    )
-        elif not asked.commit:
-            for number, cell in enumerate([one for one in missing() if name_of(*one).startswith(asked.only)]):
-                if number < asked.cells:
-                    kept(name_of(*cell), measured(configured(*cell, chosen()), folder))
-    if asked.commit:
-        made = tables(asked.commit, asked.date)
-        about = {key: made["cnn"][key] for key in ("command", "commit", "date")}
-        made["copies"] = {**about, "columns": ["200 pictures", "near copies"], "rows": copies()}
-        TABLE.write_text(json.dumps(made, indent=2, ensure_ascii=False) + "\n")
+                    said = configured("cnn", "sources", TRIED_ON, ("local",), how)
+                    kept(f"tried/{name}", measured(said, folder, until="augment"))
+            return None
+        for number, cell in enumerate([one for one in missing() if name_of(*one).startswith(asked.only)]):
+            if number < asked.cells:
+                kept(name_of(*cell), measured(configured(*cell, chosen()), folder))
+    return None
 
 
 if __name__ == "__main__":

@@ -21,11 +21,7 @@ lesions drawn anew; the four cameras are the same in all of them.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import itertools
-import json
-import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -33,25 +29,26 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor, nn
+from torch import Tensor
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import BUILD
+from benchmarks.shared.records import read_measured, write_measured
+from benchmarks.shared.rounds import train_fedavg
+from benchmarks.shared.skin import column, number_lesions, read_lines, shrink_pictures
 from benchmarks.studies.combat import combat, common
 from federation.augmentation import AUGMENTATIONS
 from federation.calibration import adapt_batch_norms
-from federation.descent import Site, Work
+from federation.descent import Work
 from federation.features import Colour
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
-from federation.parameters import loaded
 from federation.pretraining import Pretrained, pretrain_network, start_task_with
 from federation.randomization import build_disturbance
-from federation.randomness import derive_seed, use_seed
-from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.own import SiteImages
 from harmonize.prior import PRIORS, draw_pictures
@@ -59,33 +56,16 @@ from harmonize.randomized import Randomized
 from harmonize.scale import ignore_progress
 from harmonize.translation import Reinhard, Translator, ZScore
 from pipelines.hospital.public_networks import PUBLIC, learn_translation
-from privacy.dp.access import Augment, Rows, open_access
-from privacy.message import Call, Message, Params
+from privacy.dp.access import Rows
+from privacy.message import Params
 
-DATA = Path(os.environ.get("CONSILIUM_DATA", Path(__file__).parents[3] / "shared" / "data")) / "ham10000"
-CACHE = Path(__file__).parents[2] / "build" / "cameras"
-BOOK = Path(__file__).parents[1] / "measured/cameras.json"
+CACHE = BUILD / "cameras"
 CAMERAS = ("rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias")
 SPACES: dict[str, Translator | None] = {"raw": None, "reinhard": Reinhard(), "z_score": ZScore(over="image")}
 RUNS = Path("runs") / PUBLIC
 INPUTS = (3, 32, 32)
 POOLED = "pooled"
 PART = 64
-
-
-@lru_cache(maxsize=1)
-def lines() -> list[dict[str, str]]:
-    return list(csv.DictReader((DATA / "labels.csv").open()))
-
-
-def pictures(side: int, start: int, end: int) -> Tensor:
-    """(n, 3, side, side) in [-1, 1]."""
-    found = []
-    for line in lines()[start:end]:
-        one = Image.open(DATA / line["image"]).convert("RGB")
-        one = one if one.size == (side, side) else one.resize((side, side), Image.Resampling.BOX)
-        found.append(torch.from_numpy(np.array(one, np.float32)).permute(2, 0, 1) / 127.5 - 1)
-    return torch.stack(found)
 
 
 @lru_cache(maxsize=4)
@@ -104,7 +84,8 @@ def features(space: str) -> np.ndarray:
     path = CACHE / f"{space}.npy"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        parts = (into(space, pictures(112, k, k + PART)) for k in range(0, len(lines()), PART))
+        lines = read_lines()
+        parts = (into(space, shrink_pictures(lines[k : k + PART], 112)) for k in range(0, len(lines), PART))
         np.save(path, np.concatenate([Colour().extract(part.double().numpy()) for part in parts]))
     found: np.ndarray = np.load(path)
     return found
@@ -120,13 +101,13 @@ def small(space: str) -> Tensor:
 
 @lru_cache(maxsize=1)
 def raw() -> Tensor:
-    return torch.cat([pictures(INPUTS[1], k, k + PART) for k in range(0, len(lines()), PART)])
+    return shrink_pictures(read_lines(), INPUTS[1])
 
 
 def divided(split: int, out: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Rows of each training camera, and of each tested one: the one that is left out, or all four if `pooled`."""
     random, half, other = np.random.default_rng(split), {}, {}
-    camera, lesion = (np.array([line[key] for line in lines()]) for key in ("site", "patient"))
+    camera, lesion = (column(read_lines(), key) for key in ("site", "patient"))
     for name in CAMERAS:
         own = random.permutation(np.unique(lesion[camera == name]))
         for rows, part in ((half, own[: len(own) // 2]), (other, own[len(own) // 2 :])):
@@ -138,12 +119,12 @@ def divided(split: int, out: str) -> tuple[dict[str, np.ndarray], dict[str, np.n
 
 def told(scores: np.ndarray, test: dict[str, np.ndarray]) -> float:
     """AUC of the tested cameras' scores, in one sample."""
-    y = np.array([int(line["label"]) for line in lines()])
+    y = column(read_lines(), "label")
     return float(roc_auc_score(y[np.concatenate(list(test.values()))], scores))
 
 
 def by_head(space: str, split: int, out: str) -> dict[str, float]:
-    x, y = features("raw" if space == "combat" else space), np.array([int(line["label"]) for line in lines()])
+    x, y = features("raw" if space == "combat" else space), column(read_lines(), "label")
     train, test = divided(split, out)
     rows = np.concatenate(list(train.values()))
     if space == "combat":
@@ -215,16 +196,18 @@ def task(norm: Literal["group", "batch"]) -> Task:
 
 def by_network(name: str, split: int, out: str) -> dict[str, float]:
     line = NETWORKS[name]
-    x, y = small(line.space), torch.tensor([int(line["label"]) for line in lines()])
-    lesion, (train, test) = np.array([line["patient"] for line in lines()]), divided(split, out)
+    x, y = small(line.space), torch.from_numpy(column(read_lines(), "label"))
+    lesion, (train, test) = column(read_lines(), "patient"), divided(split, out)
     own = task(line.norm) if not line.start else start_task_with(task(line.norm), begin(line.space))
     sites = {}
     for camera, rows in train.items():
         few = rows[np.isin(lesion[rows], np.unique(lesion[rows])[:200])]
-        sites[camera] = Rows(x[few], y[few], torch.from_numpy(np.unique(lesion[few], return_inverse=True)[1]))
+        sites[camera] = Rows(x[few], y[few], number_lesions(lesion[few]))
     augment = build_disturbance(line.randomize, -1.0, 1.0) if line.randomize else AUGMENTATIONS["flip"]
     work = Work(lr=1e-3 if line.start else 3e-3, epochs=2, augment="flip")
-    module = federated(own, work, sites, rounds=20, seed=split, augment=augment)
+    module = train_fedavg(
+        own, work, sites, run="cameras", rounds=20, seed=split, augment=augment, method=FedAvg(weights="uniform")
+    )
     ways = {name: lambda rows: module}
     if line.norm == "batch":
         ways["AdaBN"] = lambda rows: adapt_batch_norms(module, x[rows])
@@ -234,26 +217,8 @@ def by_network(name: str, split: int, out: str) -> dict[str, float]:
     }
 
 
-def federated(
-    task: Task, work: Work, sites: Mapping[str, Rows], *, rounds: int, seed: int, augment: Augment | None
-) -> nn.Module:
-    """FedAvg's model of all sites alike."""
-    method = FedAvg(weights="uniform")
-    state, memories = method.start(initial_parameters(method, task, seed=seed), {}), dict.fromkeys(sites, Message())
-    for round_ in range(1, rounds + 1):
-        call, replies = Call("cameras", round_, "train", {}), {}
-        for number, (name, rows) in enumerate(sites.items()):
-            mixed, splits = derive_seed(seed, number, round_), {"train": rows, "validation": rows}
-            access = open_access(splits, batch=work.batch, seed=mixed, augment=augment)
-            with use_seed(mixed):
-                site, sent = Site(name, task, work, access), method.send(state, name, call)
-                replies[name], memories[name] = method.train(site, sent, memories[name], call)
-        state = method.merge(state, replies)
-    return loaded(task.network(), method.model(site, method.send(state, name, call), Message()))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--network", action="store_true")
     parser.add_argument("--lines", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
@@ -262,13 +227,13 @@ def main() -> None:
     head, asked = ("network", options.lines) if options.network else ("features", [*SPACES, "combat"])
     score: Callable[[str, int, str], dict[str, float]] = by_network if options.network else by_head
     for split, line, out in itertools.product(range(options.splits), asked, (*CAMERAS, POOLED)):
-        book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
+        book = read_measured("cameras")
         if out in book.get(f"{head}, {line}", {}).get(str(split), {}):
             continue
         for name, value in score(line, split, out).items():
             book.setdefault(f"{head}, {name}", {}).setdefault(str(split), {})[out] = value
             print(head, name, split, out, round(value, 3), flush=True)
-        BOOK.write_text(json.dumps(book, indent=1) + "\n")
+        write_measured("cameras", book)
 
 
 if __name__ == "__main__":

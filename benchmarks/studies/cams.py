@@ -8,11 +8,11 @@ Blank: the positive class's map of equation 9 stays below 0.05 everywhere (1 is 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import torch
 
+from benchmarks.shared.options import make_parser
 from evaluation.pointing import BLANK
 from federation.models.maps import normalized_maps
 from federation.parameters import loaded
@@ -21,7 +21,10 @@ from pipelines.hospital.opening import own_model
 from pipelines.settings.load import load_config
 
 if __name__ == "__main__":
-    root, config = Path(sys.argv[1]), load_config(f"{Path(sys.argv[1]).name}.yaml")
+    parser = make_parser(__doc__)
+    parser.add_argument("run", type=Path)
+    root = parser.parse_args().run
+    config = load_config(f"{root.name}.yaml")
     cohorts = json.loads(next(root.glob("ingest/*/sites.json")).read_text())
     print("| method | site | positive images | blank | negative images | blank |\n|---|---|---|---|---|---|")
     for path in sorted(root.glob("train/*/*.json")):

@@ -15,7 +15,6 @@ pairs of the captions. Written: model.safetensors, config.json, vocab.json, merg
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import math
@@ -32,6 +31,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.shared.options import make_parser
 from federation.models.clip_towers import (
     LARGEST,
     Architecture,
@@ -185,7 +185,7 @@ def loss_of(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__))
+    parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()

@@ -8,41 +8,29 @@ step takes a Poisson sample of lesions, one picture of each, and noise is found 
 steps of all rounds: (epsilon, 1e-5) for each lesion, add or remove. Without it, batches of 24 pictures. Hospitals,
 splits, and measures are those of the two scripts. Splits 0 to 4 are reported, settings were chosen on 100 and 101.
 
-Every figure is kept in measured/cnn_lines.json; tables go into docs/results/data/{one-message,many-classes}.json.
+Every figure is kept in measured/cnn_lines.json, for two pages of results.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.studies import many_classes, one_message
-from benchmarks.studies.one_message import (
-    DATA,
-    DELTA,
-    LINEAR,
-    asked,
-    change,
-    computed,
-    cut,
-    hospitals,
-    interval,
-    scaled,
-    write_tables,
-)
+from benchmarks.shared.intervals import format_change, format_interval
+from benchmarks.shared.options import ask_splits
+from benchmarks.shared.records import make_table, read_measured, say_epsilon, write_measured
+from benchmarks.shared.rounds import find_noise, run_rounds
+from benchmarks.shared.skin import is_assessable, number_lesions, shrink_pictures, split_hospitals
+from benchmarks.studies import many_classes
+from benchmarks.studies.one_message import DELTA, LINEAR, computed, scaled
 from federation.augmentation import flip_images
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
@@ -50,17 +38,12 @@ from federation.finetuning import Tuning, fine_tuned
 from federation.local import Local
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
-from federation.parameters import loaded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from privacy.dp.access import Rows, open_access
-from privacy.dp.accounting import calibrate_noise
-from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
-from privacy.message import Call, Message
 
-HERE = Path(__file__).parents[1] / "measured"
 SIDE = 32
 EPSILONS = (3.0, None, 1.0, 8.0)
 AFTER = Tuning(epochs=5)
@@ -110,17 +93,8 @@ class Pictures(NamedTuple):
 
 def pictures() -> Pictures:
     found, public, lines = computed()
-    opened = (Image.open(DATA / line["image"]).convert("RGB") for line in lines)
-    small = np.stack([np.asarray(one.resize((SIDE, SIDE), Image.Resampling.BOX)) for one in opened])
-    pixels = torch.from_numpy(small).permute(0, 3, 1, 2).float() / 127.5 - 1
+    pixels = shrink_pictures(lines, SIDE)
     return Pictures(pixels, torch.from_numpy(scaled(found, public, LINEAR)).float(), lines)
-
-
-@cache
-def noise_of(epsilon: float, steps: int, sampling: float) -> float:
-    return calibrate_noise(
-        lambda noise: [SelfComposed(PoissonSampled(sampling, Gaussian(noise)), steps)], epsilon=epsilon, delta=DELTA
-    )
 
 
 def sites_of(line: Line, task: Task, train: Mapping[str, Rows], epsilon: float | None, seed: int) -> dict[str, Site]:
@@ -133,7 +107,7 @@ def sites_of(line: Line, task: Task, train: Mapping[str, Rows], epsilon: float |
         else:
             q = line.protection.sampling
             steps = line.private_rounds * (work.steps or (work.epochs or 0) * max(1, round(1 / q)))
-            protection = replace(line.protection, noise=noise_of(epsilon, steps, q))
+            protection = replace(line.protection, noise=find_noise(epsilon, DELTA, steps, q))
             access = open_private({"train": rows}, protection, augment=augment)
         found[name] = Site(name, task, work, access)
     return found
@@ -144,29 +118,18 @@ def trained(
 ) -> tuple[dict[str, Site], dict[str, torch.nn.Module]]:
     """Each hospital, and its network after all rounds."""
     sites = sites_of(line, task, train, epsilon, seed)
-    state, merged = method.start(initial_parameters(method, task, seed=seed), {}), dict.fromkeys(sites, 0)
-    memories = dict.fromkeys(sites, Message())
-    received = {}
-    for round_ in range(1, (line.rounds if epsilon is None else line.private_rounds) + 1):
-        call, replies = Call("cnn_lines", round_, "train", merged), {}
-        for name, site in sites.items():
-            received[name] = method.send(state, name, call)
-            replies[name], memories[name] = method.train(site, received[name], memories[name], call)
-        state, merged = method.merge(state, replies), dict.fromkeys(sites, round_)
-    networks = {
-        name: loaded(task.network(), method.model(site, method.send(state, name, call), memories[name])).eval()
-        for name, site in sites.items()
-    }
-    return sites, networks
-
-
-Score = Callable[[str, np.ndarray], np.ndarray]
+    rounds = line.rounds if epsilon is None else line.private_rounds
+    initial = initial_parameters(method, task, seed=seed)
+    found = run_rounds(
+        method, task, lambda name, _: sites[name], sites, run="cnn_lines", rounds=rounds, initial=initial
+    )
+    return sites, found.networks()
 
 
 def measures(classes: int, y: np.ndarray, lesion: np.ndarray, test: Mapping[str, np.ndarray]) -> Callable[..., float]:
     """From probabilities (n, classes) of each hospital's test pictures to the mean over hospitals, as in the tables."""
     if classes == 2:
-        judged = [name for name, rows in test.items() if one_message.assessable(y[rows], lesion[rows])]
+        judged = [name for name, rows in test.items() if is_assessable(y[rows], lesion[rows])]
         return lambda of: float(np.mean([roc_auc_score(y[test[name]], of(name)[:, 1]) for name in judged]))
     held = {name: many_classes.judged(y[rows], lesion[rows]) for name, rows in test.items()}
     names = [name for name, own in held.items() if len(own) >= 3]
@@ -178,19 +141,15 @@ def lines_of(
 ) -> Iterator[tuple[str, float | None, float]]:
     """(line of the table, epsilon, mean AUC) on one split."""
     labels = [int(one["label"]) if classes == 2 else many_classes.CLASSES.index(one["dx"]) for one in given.lines]
-    y, lesion = np.array(labels), np.array([one["patient"] for one in given.lines])
-    site = hospitals(given.lines, parts, split)
-    place = cut(site, lesion, split)
-    rows = {name: np.flatnonzero((site == name) & (place == 0)) for name in np.unique(site)}
-    test = {name: np.flatnonzero((site == name) & (place == 2)) for name in np.unique(site)}
+    y = np.array(labels)
+    _, lesion, _, rows, test, _ = split_hospitals(given.lines, parts, split)
     mean = measures(classes, y, lesion, test)
     for label, line in lines.items():
         x = given.pixels if line.pixels else given.features
         task = Task(line.model, tuple(x.shape[1:]), classes)
         train = {}
         for name, own in rows.items():
-            number = np.unique(lesion[own], return_inverse=True)[1]
-            train[name] = Rows(x[own], torch.from_numpy(y[own]), torch.from_numpy(number))
+            train[name] = Rows(x[own], torch.from_numpy(y[own]), number_lesions(lesion[own]))
 
         def of(networks, x=x, task=task):
             return mean(lambda one: task.probabilities(networks[one], x[test[one]]).double().numpy())
@@ -208,10 +167,9 @@ def lines_of(
 MOMENTS = "moments, 24 components, together, firmer"  # with the method's own weights: nothing is chosen by epsilon
 
 
-def tables(kept: Mapping[str, Mapping[str, float]], classes: int, commit: str) -> dict[str, object]:
+def tables(kept: Mapping[str, Mapping[str, float]], classes: int) -> dict[str, object]:
     """For each number of hospitals: AUC by epsilon, and the gain of moments in pairs of the same splits."""
-    of = one_message if classes == 2 else many_classes
-    moments = json.loads((HERE / f"{of.__name__.split('.')[-1]}.json").read_text())
+    moments = read_measured("one_message" if classes == 2 else "many_classes")
     found = {}
     for group in ("3 hospitals", "12 hospitals"):
         rows = []
@@ -220,20 +178,15 @@ def tables(kept: Mapping[str, Mapping[str, float]], classes: int, commit: str) -
             for epsilon in ("1", "3", "8", "inf"):
                 values = kept.get(f"{group}, {classes} classes | {model} | {epsilon}", {})
                 enough = len(values) >= LEAST
-                cells.append(interval(np.array([*values.values()])) if enough else "")
+                cells.append(format_interval([*values.values()]) if enough else "")
                 if enough:
                     theirs = moments[f"{group} | {MOMENTS} | {epsilon}"]
-                    gain = change({split: theirs[split] for split in values}, dict(values))
+                    gain = format_change({split: theirs[split] for split in values}, dict(values))
                     gains.append(f"{epsilon.replace('inf', '∞')}: {gain}")
             if gains:
                 rows.append([model, *cells, "; ".join(gains)])
-        found[f"networks-{group.replace(' ', '-')}"] = {
-            "command": "CONSILIUM_DATA=… python -m benchmarks.studies.cnn_lines",
-            "commit": commit,
-            "date": datetime.now(UTC).date().isoformat(),
-            "columns": ["network", "ε = 1", "ε = 3", "ε = 8", "ε = ∞", "gain of moments (firmer) over it, by ε"],
-            "rows": rows,
-        }
+        heads = ["network", "ε = 1", "ε = 3", "ε = 8", "ε = ∞", "gain of moments (firmer) over it, by ε"]
+        found[f"networks-{group.replace(' ', '-')}"] = make_table(heads, rows)
     return found
 
 
@@ -277,17 +230,17 @@ def dict_of(lines: Iterator[tuple[str, float | None, float]]) -> dict[str, float
 
 
 def completed(options: argparse.Namespace, given: Pictures) -> dict[str, dict[str, float]]:
-    """`group | line | epsilon` -> split -> value, as `one_message.collected`; what is kept already is not run again."""
+    """`group | line | epsilon` -> split -> value, as `collect_splits`; what is kept already is not run again."""
     torch.set_num_threads(1)
-    kept: dict[str, dict[str, float]] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    kept: dict[str, dict[str, float]] = read_measured(options.out)
     splits = range(options.first, options.first + options.splits)
     for classes, (name, line), epsilon, split, parts in product((2, 7), LINES.items(), EPSILONS, splits, (1, 4)):
-        group, said = f"{3 * parts} hospitals, {classes} classes", "inf" if epsilon is None else f"{epsilon:g}"
+        group, said = f"{3 * parts} hospitals, {classes} classes", say_epsilon(epsilon)
         if str(split) in kept.get(f"{group} | {name}, FedAvg | {said}", {}):
             continue
         for label, _, value in lines_of(split, parts, classes, given, {name: line}, (epsilon,)):
             kept.setdefault(f"{group} | {label} | {said}", {})[str(split)] = round(value, 5)
-        options.out.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        write_measured(options.out, kept, sort=True)
         print(group, name, said, split, flush=True)
     return kept
 
@@ -296,12 +249,7 @@ def main() -> None:
     if sys.argv[1:] == ["--choose"]:
         choose(pictures())
         return
-    out = HERE / "cnn_lines.json"
-    options = asked(str(__doc__), out, splits=5)
-    kept = completed(options, pictures())
-    if options.out == out:
-        write_tables(one_message.TABLE, tables(kept, 2, options.commit))
-        write_tables(many_classes.TABLE, tables(kept, 7, options.commit))
+    completed(ask_splits(__doc__, "cnn_lines", splits=5), pictures())
 
 
 if __name__ == "__main__":

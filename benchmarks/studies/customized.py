@@ -18,26 +18,22 @@ else is the paper's. Every figure is kept in measured/customized.json as soon as
 
 from __future__ import annotations
 
-import argparse
 import copy
-import csv
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
 from torch import Tensor, nn
 
-from benchmarks.studies.customized_tables import Kept, tables
-from benchmarks.studies.one_message import write_tables
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import read_measured, write_measured
+from benchmarks.shared.rounds import run_rounds
+from benchmarks.shared.skin import column, number_lesions, read_lines, shrink_pictures
 from federation.algorithm import Algorithm
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
@@ -46,8 +42,6 @@ from federation.finetuning import Tuning, fine_tuned
 from federation.local import Local
 from federation.models.cnn import Cnn
 from federation.moon import Moon
-from federation.parameters import loaded
-from federation.randomness import use_seed
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.own import SiteImages
@@ -57,9 +51,7 @@ from personalize.cusfl import CusFL
 from personalize.moe import MoE
 from personalize.partial import Partial
 from privacy.dp.access import Rows, open_access
-from privacy.message import Call, Message
 
-HERE = Path(__file__).parents[1] / "measured"
 FOLDS, SIDE, ROUNDS = 5, 24, 12
 NETWORK = Cnn(widths=(8, 16, 32, 64), norm="group")
 TASK = Task(NETWORK, (3, SIDE, SIDE), 2)
@@ -113,20 +105,16 @@ class Hospital(NamedTuple):
 @cache
 def pictures(colour: bool) -> Pictures:
     """All pictures, as they are or each brought to the prior's colours."""
-    folder = Path(os.environ["CONSILIUM_DATA"]) / "ham10000"
-    lines = [*csv.DictReader((folder / "labels.csv").open())]
+    lines = read_lines()
     benign = [k for k, line in enumerate(lines) if line["site"] == LARGEST and line["label"] == "0"]
     left_out = set(np.random.default_rng(0).permutation(benign)[::2].tolist())
     lines = [line for k, line in enumerate(lines) if k not in left_out]
-    opened = (Image.open(folder / line["image"]).convert("RGB") for line in lines)
-    small = np.stack([np.asarray(one.resize((SIDE, SIDE), Image.Resampling.BOX)) for one in opened])
-    pixels = torch.from_numpy(small).permute(0, 3, 1, 2).float() / 127.5 - 1
+    pixels = shrink_pictures(lines, SIDE)
     if colour:
         shared = draw_pictures(PRIORS["skin_lesion"], torch.arange(64) % 2, TASK.inputs, 0)
         own = SiteImages(pixels[:2], torch.tensor([0, 1]), torch.arange(2))
         pixels = Reinhard().translate(Reinhard().fit(own, shared), pixels, torch.arange(len(pixels)))
-    told = [np.array([line[key] for line in lines]) for key in ("label", "site", "patient")]
-    return Pictures(pixels, told[0].astype(int), told[1], told[2])
+    return Pictures(pixels, *(column(lines, key) for key in ("label", "site", "patient")))
 
 
 def folds(given: Pictures, seed: int = 0) -> np.ndarray:
@@ -170,29 +158,18 @@ def trained(
     """Each hospital, its network after all rounds, and the mean of what hospitals noted in the last. own: the methods
     of hospitals with settings of their own.
     """
-    sites, at = {}, dict.fromkeys(dealt, method) | dict(own or {})
+    sites = {}
     for k, (name, hospital) in enumerate(dealt.items()):
-        number = np.unique(given.lesion[hospital.train], return_inverse=True)[1]
-        rows = Rows(given.pixels[hospital.train], torch.from_numpy(given.y[hospital.train]), torch.from_numpy(number))
+        own_rows, y = hospital.train, torch.from_numpy(given.y[hospital.train])
+        rows = Rows(given.pixels[own_rows], y, number_lesions(given.lesion[own_rows]))
         sites[name] = Site(name, task, WORK, open_access({"train": rows}, batch=WORK.batch, seed=1000 * fold + k))
-    state, merged = method.start(initial_parameters(method, task, seed=fold), {}), dict.fromkeys(sites, 0)
-    memories = dict.fromkeys(sites, Message())
-    for round_ in range(1, ROUNDS + 1):
-        call, replies = Call("customized", round_, "train", merged), {}
-        for name, site in sites.items():
-            with use_seed(1000 * fold + round_):
-                replies[name], memories[name] = at[name].train(
-                    site, method.send(state, name, call), memories[name], call
-                )
-        state, merged = method.merge(state, replies), dict.fromkeys(sites, round_)
-    form = method.network(task)
-    networks = {}
-    for name, site in sites.items():
-        params = method.model(site, method.send(state, name, call), memories[name])
-        networks[name] = loaded(copy.deepcopy(form), params).eval()
-    noted = [one.facts.get("notes") or {} for one in memories.values()]
+    found = run_rounds(
+        method, task, lambda name, _: sites[name], sites, run="customized", rounds=ROUNDS,
+        initial=initial_parameters(method, task, seed=fold), own=own, seed_of=lambda _, round_: 1000 * fold + round_,
+    )  # fmt: skip
+    noted = [one.facts.get("notes") or {} for one in found.memories.values()]
     means = {key: float(np.mean([one[key] for one in noted if key in one])) for key in noted[0]}
-    return sites, networks, means
+    return sites, found.networks(), means
 
 
 def malignant(network: nn.Module, x: Tensor) -> np.ndarray:
@@ -340,19 +317,19 @@ def jobs() -> Iterator[dict[str, Made]]:
     yield lines(*(Cell(f"growing {n} | {line}", MAIN[line], 16, first=n) for n in (2, 4, 8) for line in FEW))
 
 
-def collected(out: Path, count: int, seconds: float) -> Kept:
+def collected(count: int, seconds: float) -> None:
     """`table | line` -> fold -> figures, written after each cell; what is kept already is not made again.
 
     Raises:
         SystemExit: there is more to do, and the seconds are over.
     """
     torch.set_num_threads(1)
-    kept: Kept = json.loads(out.read_text()) if out.exists() else {}
+    kept: dict[str, dict[str, dict[str, float]]] = read_measured("customized")
     began = time.monotonic()
 
     def keep(name: str, fold: int, figures: dict[str, float]) -> None:
         kept.setdefault(name, {})[str(fold)] = figures
-        out.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        write_measured("customized", kept, sort=True)
         print(fold, name, figures, flush=True)
         if time.monotonic() - began > seconds:
             raise SystemExit(3)
@@ -366,19 +343,14 @@ def collected(out: Path, count: int, seconds: float) -> Kept:
         for last, made in block.items():
             if str(fold) not in kept.get(last, {}):
                 keep_all(fold, [*made(fold)])
-    return kept
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--folds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end with code 3 when they are over")
-    parser.add_argument("--tables", action="store_true", help="write the tables of what is there; measure nothing")
-    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the tables")
     options = parser.parse_args()
-    out = HERE / "customized.json"
-    kept = json.loads(out.read_text()) if options.tables else collected(out, options.folds, options.seconds)
-    write_tables(HERE.parents[1] / "docs/results/data/customized.json", tables(kept, options.commit))
+    collected(options.folds, options.seconds)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ Paper: Wicaksana et al., CusFL, IEEE JBHI 2022, tables VII to XI and XIV, skin l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 
 import numpy as np
 
+from benchmarks.shared.records import make_table
+
 Kept = dict[str, dict[str, dict[str, float]]]
 """`table | line` -> fold -> figures."""
-COMMAND = "CONSILIUM_DATA=… python -m benchmarks.studies.customized"
 COUNTS = (2, 4, 8, 16, 32)
 PAPER = {  # private / public with 2, 4, 8, 16 and 32 hospitals
     "AUC": {
@@ -101,16 +101,14 @@ def main_rows(kept: Kept, measure: str, counts: Sequence[int]) -> Iterator[list[
                 yield paper(line)
 
 
-def tables(kept: Kept, commit: str) -> dict[str, object]:
+def tables(kept: Kept) -> dict[str, object]:
     """All tables."""
     made: dict[str, object] = {}
 
     def table(key: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         rows = [row for row in rows if row[0] == "*paper*" or set(row[1:]) - {"", "–"}]
-        if not rows:
-            return
-        date = datetime.now(UTC).date().isoformat()
-        made[key] = {"command": COMMAND, "commit": commit, "date": date, "columns": columns, "rows": rows}
+        if rows:
+            made[key] = make_table(columns, rows)
 
     counts = [n for n in COUNTS if any(f"{n} hospitals | {line}" in kept for line in LINES)]
     heads = [f"{n} hospitals" for n in counts]

@@ -8,22 +8,16 @@ docs/pictures/detector.png, the table into docs/results/data/one-message-phantom
 
 from __future__ import annotations
 
-import argparse
-import os
-import tempfile
-from datetime import UTC, datetime
-from pathlib import Path
-
 import matplotlib
 import numpy as np
 
-from benchmarks.studies.one_message import write_tables
-from benchmarks.studies.one_message_phantom import TABLE, extractor
-from pipelines.hospital.hospital import COHORT, read_cohort_file
-from pipelines.run import main as run
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import PICTURES
+from benchmarks.shared.records import make_table, write_tables
+from benchmarks.shared.runs import read_prostatex
+from benchmarks.studies.one_message_phantom import extractor
 
-PICTURE = TABLE.parents[2] / "pictures/detector.png"
-COMMAND = "CONSILIUM_DATA=… python -m benchmarks.studies.detector_on_real"
+PICTURE = PICTURES / "detector.png"
 
 
 def dice(one: np.ndarray, other: np.ndarray) -> float:
@@ -31,16 +25,8 @@ def dice(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__))
-    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
-    options = parser.parse_args()
-    home = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        run(["prostatex.yaml", "--until", "ingest"])
-        (path,) = Path(folder).glob(f"runs/prostatex/sites/prostatex/cohorts/*/{COHORT}")
-        cohort = read_cohort_file(path)
-        os.chdir(home)
+    make_parser(__doc__).parse_args()
+    cohort = read_prostatex()
     images = cohort.images.double().numpy()
     lesion, gland = (
         mask.reshape(len(images), *images.shape[-2:]).numpy() > 0 for mask in (cohort.lesion, cohort.gland)
@@ -76,8 +62,7 @@ def main() -> None:
         "highest in other slices",
         "median of other slices' highest",
     ]
-    origin = {"command": COMMAND, "commit": options.commit, "date": datetime.now(UTC).date().isoformat()}
-    write_tables(TABLE, {"real-maps": {**origin, "columns": columns, "rows": rows}})
+    write_tables("one-message-phantom", {"real-maps": make_table(columns, rows)})
     drawn(images[:, 0], lesion, gland, sure)
 
 

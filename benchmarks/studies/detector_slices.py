@@ -12,18 +12,18 @@ table, gains over lines of `no_patient.py` in pairs of seeds.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import ROOT
+from benchmarks.shared.records import read_measured, say_epsilon, write_measured
 from benchmarks.studies.no_patient import INPUTS, KINDS, hospitals, public
-from benchmarks.studies.one_message import models, scaled
+from benchmarks.studies.one_message import margins, models, scaled
 from benchmarks.studies.one_message_phantom import CACHE, SCALES
 from federation.features import Extractor
 from federation.features.detector import Detector, load_detector, train_detector_network
@@ -31,8 +31,6 @@ from harmonize.prior import PRIORS, draw_with_marks
 from personalize.moments import Moments
 from pipelines.phantom.patients import Contrast
 
-HERE = Path(__file__).parents[1] / "measured"
-BOOK = Path(__file__).parents[1] / "measured/detector_slices.json"
 SPOT, HEAD = "surest spot", "moments"
 SUREST = 2  # the feature: how sure the detector is of its surest 1/240 of a slice
 SOURCES = ("federation/features/detector.py", "harmonize/prior_prostate.py", "harmonize/prior_prostate_t2w.py")
@@ -43,7 +41,7 @@ def detector(contrast: Contrast) -> Extractor:
     """What learnt from the prior's pictures of a contrast, whose weights are kept in build/."""
     scale, prior = KINDS[contrast]
     settings = Detector(on=prior, window=(scale.low, scale.high))
-    told = "".join((HERE.parents[1] / one).read_text() for one in SOURCES) + repr(settings)
+    told = "".join((ROOT / one).read_text() for one in SOURCES) + repr(settings)
     kept = CACHE / f"{hashlib.sha256(told.encode()).hexdigest()[:16]}.safetensors"
     if not kept.exists():
         y = torch.arange(settings.pictures) % 2
@@ -69,15 +67,14 @@ def lines_of(contrast: Contrast, n: int, seed: int) -> dict[str, float]:
         networks = models(x, y, patient, rows, epsilon, Moments())(Moments())
         scores = []
         for name, features in zip(rows, test, strict=True):
-            logits = networks[name](torch.from_numpy(scaled(features, drawn, scale)).float()).logits.detach()
-            scores.append((logits[:, 1] - logits[:, 0]).numpy())
-        told = "∞" if epsilon is None else f"{epsilon:g}"
-        found[f"{HEAD}, ε = {told}"] = float(roc_auc_score(labels, np.concatenate(scores)))
+            scores.append(margins(networks[name], scaled(features, drawn, scale)))
+        said = say_epsilon(epsilon).replace("inf", "∞")
+        found[f"{HEAD}, ε = {said}"] = float(roc_auc_score(labels, np.concatenate(scores)))
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--contrasts", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--n", type=int, nargs="+", default=[16, 48])
@@ -86,11 +83,11 @@ def main() -> None:
     for contrast in options.contrasts:
         for n in options.n:
             for seed in range(options.splits):
-                book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
+                book = read_measured("detector_slices")
                 of = book.setdefault(contrast, {}).setdefault(str(n), {})
                 if str(seed) not in of:
                     of[str(seed)] = lines_of(contrast, n, seed)
-                    BOOK.write_text(json.dumps(book, indent=1, ensure_ascii=False) + "\n")
+                    write_measured("detector_slices", book)
                     print(contrast, n, seed, of[str(seed)], flush=True)
 
 

@@ -20,10 +20,11 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import ROOT
+from benchmarks.shared.records import make_table, write_tables
+
 CONFIGS = ROOT / "pipelines" / "configs"
-DATA = ROOT / "docs" / "results" / "data" / "elsewhere.json"
 METHODS = ("fedavg", "local")
 
 
@@ -104,11 +105,11 @@ def main() -> None:
             *said["findings"],
             sep="\n",
         )
-    DATA.write_text(json.dumps({"auc": table(said)}, indent=1) + "\n")
+    write_tables("elsewhere", {"auc": table(said)})
 
 
 def table(said: dict[str, Any]) -> dict[str, Any]:
-    """The page's first table, as docs/results shows tables; day and commit are filled in by hand."""
+    """The page's first table, as docs/results shows tables."""
     rows = [row for row in said["scores"] if row["measure"] == said["measure"]]
 
     def cells(name: str, chosen: Any) -> list[str]:
@@ -126,14 +127,9 @@ def table(said: dict[str, Any]) -> dict[str, Any]:
     ]
     over = [[*cells(name, lambda row, p=name: row["protocol"] == p), ""] for name in ("private mean", "overall")]
     columns = ["hospital", "patients", *METHODS, f"{METHODS[1]} − {METHODS[0]}", f"AUC ≥ {said['least']:g}"]
-    return {
-        "command": "python -m benchmarks.studies.elsewhere",
-        "commit": "",
-        "date": "",
-        "columns": columns,
-        "rows": [*hospitals, *over],
-    }
+    return make_table(columns, [*hospitals, *over])
 
 
 if __name__ == "__main__":
+    make_parser(__doc__).parse_args()
     main()

@@ -8,7 +8,6 @@ mean AUC as the coordinator is told it (noised), and the AUC of membership infer
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -17,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import yaml
 from sklearn.metrics import roc_auc_score
 
-from evaluation.intervals import t_interval
+from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.runs import must_run, newest_of, read_json
 from pipelines.loader.validation import to_plain
-from pipelines.run import main
 from pipelines.settings.load import load_config
 from pipelines.settings.privacy import PatientLevel
 from privacy.message import from_file
@@ -41,11 +40,8 @@ def one_run(name: str, epsilon: float, seed: int, folder: Path) -> Found:
         sites = {name: replace(site, policy=replace(site.policy, budget=None)) for name, site in sites.items()}
     run = f"e{epsilon:g}-{seed}".replace(".", "_")
     config = replace(config, seed=seed, name=run, runs=str(folder), privacy=privacy, sites=sites)
-    path = folder / f"{run}.yaml"
-    path.write_text(yaml.safe_dump(to_plain(config)))
-    if main([str(path)]):
-        sys.exit(f"epsilon {epsilon}, seed {seed} failed")
-    return {**exact(folder / run), **told(folder / run), **attacked(folder / run)}
+    root = must_run(to_plain(config), folder)
+    return {**exact(root), **told(root), **attacked(root)}
 
 
 def exact(root: Path) -> Found:
@@ -71,14 +67,15 @@ def from_message(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def trained(root: Path) -> dict[str, str]:
-    (folder,) = [path for path in (root / "train").iterdir() if (path / "manifest.json").exists()]
+    folder = newest_of(root, "train")
     results = [json.loads(path.read_text()) for path in folder.glob("*.json") if path.name != "manifest.json"]
     return {result["label"]: result["train_run"].rpartition("/")[2] for result in results}
 
 
 def told(root: Path) -> Found:
-    (scores,) = root.glob("report/*/scores.json")
-    rows = [row for row in json.loads(scores.read_text()) if row["measure"] == "AUC" and row["value"] is not None]
+    rows = [
+        row for row in read_json(root, "report", "scores.json") if row["measure"] == "AUC" and row["value"] is not None
+    ]
     return {(row["method"], "mean as told"): row["value"] for row in rows if row["protocol"] == "private mean"}
 
 
@@ -102,19 +99,14 @@ def table(runs: dict[float, list[Found]]) -> str:
             cells = []
             for column in columns:
                 values = [found[method, column] for found in each if (method, column) in found]
-                if not values:  # an attack that was not made in this run, as on models without noise
-                    cells.append("–")
-                    continue
-                estimate = t_interval(values)
-                half = (estimate.high - estimate.low) / 2
-                cells.append(f"{estimate.value:.3f}" + (f" ± {half:.3f}" if math.isfinite(half) else ""))
+                cells.append(format_interval(values) if values else "–")  # no attack on models without noise
             name = "∞" if math.isinf(epsilon) else f"{epsilon:g}"
             lines.append(f"| {method} | {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    line = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("config")
     line.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0, math.inf])
     line.add_argument("--seeds", type=int, nargs="+", default=[0])

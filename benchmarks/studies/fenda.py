@@ -10,7 +10,6 @@ round. Cells of a seed go into benchmarks/measured/fenda.json, and what stands t
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Mapping
@@ -19,14 +18,15 @@ from typing import Any
 
 import yaml
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import ROOT
+from benchmarks.shared.records import read_measured, write_measured
+from benchmarks.shared.runs import must_run, newest_of
 from evaluation.histograms import Counts, from_tensors
 from evaluation.metrics import ACCURACY
-from pipelines.run import main as run
 from privacy.message import from_bytes
 
-HERE = Path(__file__).parents[1] / "measured"
-KEPT = HERE / "fenda.json"
-BASE = HERE.parents[1] / "pipelines/configs/heart_disease.yaml"
+BASE = ROOT / "pipelines/configs/heart_disease.yaml"
 SITES = ("cleveland", "hungary", "switzerland", "va")
 
 
@@ -85,12 +85,7 @@ def matrices(seed: int, names: list[str], folder: Path) -> dict[str, list[list[f
     for key, part in (("methods", 0), ("method_work", 1), ("method_model", 2)):
         said["train"][key] = {name: every[name][part] for name in names if every[name][part]}
     said["evaluate"] = {"checkpoint": "global", "copies": 0, "public": True, "reference": None}
-    said["runs"] = str(folder)
-    path = folder / "one.yaml"
-    path.write_text(yaml.safe_dump(said))
-    if run([str(path), "--until", "evaluate"]):
-        raise SystemExit(f"seed {seed} failed")
-    (index,) = (folder / f"fenda{seed}").glob("evaluate/*/index.json")
+    index = newest_of(must_run(said, folder, "--until", "evaluate"), "evaluate") / "index.json"
     found = {name: [[float("nan")] * len(SITES) for _ in SITES] for name in names}
     for line in json.loads(index.read_text()):
         if line["test_site"] not in SITES or line["label"] not in found:
@@ -104,9 +99,9 @@ def matrices(seed: int, names: list[str], folder: Path) -> dict[str, list[list[f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = make_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[2021, 2022, 2023, 2024, 2025])
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept: dict[str, Any] = read_measured("fenda")
     named = labels()
     for seed in parser.parse_args().seeds:
         for group in ("s", "m"):
@@ -114,7 +109,7 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as place:
                     for name, matrix in matrices(seed, names, Path(place)).items():
                         kept[f"{named[name]} | {seed}"] = matrix
-                KEPT.write_text(json.dumps(kept, indent=0, separators=(",", ":")) + "\n")
+                write_measured("fenda", kept, indent=0)
 
 
 if __name__ == "__main__":

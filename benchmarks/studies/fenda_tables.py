@@ -1,24 +1,20 @@
-"""Write tables of docs/results/heart-disease.md: ranks of methods, from its own tables, and, where there are cells in
+"""Tables of docs/results/heart-disease.md: ranks of methods, from its own tables, and, where there are cells in
 benchmarks/measured/fenda.json, sizes and the matrix of models and hospitals.
 
-python -m benchmarks.studies.fenda_tables --commit 1234567 && python -m benchmarks.tables.results_tables
+    python -m benchmarks.tables.derived --write heart-disease
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.studies.fenda import KEPT, METHODS, SITES, SIZES
-from benchmarks.studies.one_message import interval, write_tables
+from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.places import TABLES
+from benchmarks.studies.fenda import METHODS, SITES, SIZES
 
-PAGE = Path(__file__).parents[2] / "docs/results/data/heart-disease.json"
-COMMAND = "CONSILIUM_DATA=… python -m benchmarks.studies.fenda"
 INPUTS = 13
 
 
@@ -43,8 +39,8 @@ def sizes(kept: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         base = own if base is None else base
         last = shared[-1] + (local[-1] if local else 0)
         number = weights(shared) + (weights(local) if local else 0) + last + 1
-        over = "–" if base is own else interval(own - base)
-        cells = [f"{interval(own)}", over]
+        over = "–" if base is own else format_interval(own - base)
+        cells = [f"{format_interval(own)}", over]
         away = np.array([(one.sum() - np.trace(one)) / 12 for one in seeds(kept, f"sizes {label}")])
         rows.append([label, str(number), *cells, short(float(away.mean()))])
     return [*columns, "over 5, 5", "at the other hospitals"], rows
@@ -72,7 +68,7 @@ RANKS |= {"perfcl": 3, "fenda": 1}
 
 def ranks() -> tuple[list[str], list[list[str]]]:
     """By the better of both checkpoints, as the paper ranks, from the page's tables of five and of twenty seeds."""
-    tables = json.loads(PAGE.read_text())
+    tables = json.loads((TABLES / "heart-disease.json").read_text())
     found: dict[str, list[int]] = {name: [] for name in RANKS}
     for key, places in (("fenda", (2, 3)), ("noise", (1, 2))):
         rows = {row[0]: [float(row[k].split()[0]) for k in places if row[k] != "–"] for row in tables[key]["rows"]}
@@ -81,22 +77,3 @@ def ranks() -> tuple[list[str], list[list[str]]]:
             found[name].append(order.index(name) + 1)
     made = [[name, str(RANKS[name]), *map(str, found[name])] for name in sorted(RANKS, key=lambda n: RANKS[n])]
     return ["method", "paper", "seeds 2021 to 2025", "seeds 1 to 20"], made
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--commit", default="0000000")
-    commit, kept = parser.parse_args().commit, json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    tables = {"ranks": ("python -m benchmarks.studies.fenda_tables", ranks)}
-    if kept:
-        tables |= {"sizes": (COMMAND, lambda: sizes(kept)), "matrix": (COMMAND, lambda: matrix(kept))}
-    made = {}
-    for name, (command, table) in tables.items():
-        columns, rows = table()
-        made[name] = {"command": command, "commit": commit, "date": datetime.now(UTC).date().isoformat()}
-        made[name] |= {"columns": columns, "rows": rows}
-    write_tables(PAGE, made)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,24 +6,27 @@ Dice score of the mean of all masks, thresholded at 1/2, with each mask.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from benchmarks.shared.options import make_parser
 from pipelines.data.pictures.label_maps import square_around
 
 SIDE, MARGIN = 96, 1.5
 DISC = {"drishti": (1, 2), "rimone": (255,)}
 
 if __name__ == "__main__":
+    parser = make_parser(__doc__)
+    parser.add_argument("data", type=Path)
+    fundus = parser.parse_args().data / "fundus"
     print(f"margin {MARGIN}\n| jitter | {' | '.join(DISC)} |\n|---|---|---|")
     for jitter in (0.0, 0.1, 0.2, 0.3):
         cells = []
         for camera, values in DISC.items():
             seen = []
-            for path in sorted((Path(sys.argv[1]) / "fundus" / camera / "masks").iterdir()):
+            for path in sorted((fundus / camera / "masks").iterdir()):
                 disc = np.isin(np.asarray(Image.open(path)), values).astype(np.uint8)
                 box = square_around(disc, MARGIN, jitter, path.name)
                 cut = Image.fromarray(disc * np.uint8(255)).crop(box).resize((SIDE, SIDE), Image.Resampling.BOX)

@@ -15,21 +15,22 @@ are those of fundus_disc.yaml; nothing was tuned here. Figures go into measured/
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.studies.cameras import DATA as SKIN
-from benchmarks.studies.cameras import PART, POOLED, federated
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import DATA
+from benchmarks.shared.records import read_measured, write_measured
+from benchmarks.shared.rounds import train_fedavg
+from benchmarks.studies.cameras import PART, POOLED
 from federation.augmentation import AUGMENTATIONS
 from federation.calibration import adapt_batch_norms
 from federation.descent import Work
+from federation.fedavg import FedAvg
 from federation.models.unet import UNet
 from federation.randomization import build_disturbance
 from federation.task import Task
@@ -42,8 +43,6 @@ from pipelines.data.pictures.pixels import read_pair
 from pipelines.data.sources import PictureMasks
 from privacy.dp.access import Rows
 
-DATA = SKIN.parent / "fundus"
-BOOK = Path(__file__).parents[1] / "measured/fundus_cameras.json"
 IMAGES = Pictures(size=96, fit="around", margin=1.5, jitter=0.2)
 CAMERAS = {"drishti": (1, 2), "rimone": (255,)}
 """Camera -> the values of the disc in its masks; in Drishti's 2 is the cup, inside."""
@@ -61,8 +60,10 @@ LINES: dict[str, tuple[Translator | None, float]] = {
 @lru_cache(maxsize=4)
 def pictures(camera: str, line: str) -> tuple[Tensor, Tensor]:
     """(n, 3, 96, 96) in [-1, 1] and masks (n, 96, 96), in the order of the files' names."""
-    maps = open_maps(PictureMasks(folder=str(DATA / camera / "masks"), values={"disc": CAMERAS[camera]}), ("disc",))
-    paths = sorted((DATA / camera / "images").iterdir())
+    maps = open_maps(
+        PictureMasks(folder=str(DATA / "fundus" / camera / "masks"), values={"disc": CAMERAS[camera]}), ("disc",)
+    )
+    paths = sorted((DATA / "fundus" / camera / "images").iterdir())
     found = [read_pair(path, IMAGES, maps, path.name) for path in paths]
     x = torch.from_numpy(np.stack([picture for picture, _ in found]))
     if how := LINES[line][0]:
@@ -102,7 +103,9 @@ def scores(line: str, split: int, trained: str) -> dict[str, float]:
         sites = {f"{trained}-{k}": rows(*data[trained], mine[k::2]) for k in range(2)}
     strength = LINES[line][1]
     augment = build_disturbance(strength, -1.0, 1.0) if strength else AUGMENTATIONS["flip"]
-    module = federated(TASK, WORK, sites, rounds=20, seed=split, augment=augment)
+    module = train_fedavg(
+        TASK, WORK, sites, run="cameras", rounds=20, seed=split, augment=augment, method=FedAvg(weights="uniform")
+    )
     ways: dict[str, list[float]] = {line: [], f"{line}, AdaBN": []}
     for camera in CAMERAS if trained == POOLED else [name for name in CAMERAS if name != trained]:
         x, y = (part[dealt[camera][1]] for part in data[camera])
@@ -112,19 +115,19 @@ def scores(line: str, split: int, trained: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--splits", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
     for split, line, trained in itertools.product(range(options.splits), LINES, (*CAMERAS, POOLED)):
-        book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
+        book = read_measured("fundus_cameras")
         out = trained if trained == POOLED else next(name for name in CAMERAS if name != trained)
         if out in book.get(line, {}).get(str(split), {}):
             continue
         for way, value in scores(line, split, trained).items():
             book.setdefault(way, {}).setdefault(str(split), {})[out] = value
             print(way, split, out, round(value, 3), flush=True)
-        BOOK.write_text(json.dumps(book, indent=1) + "\n")
+        write_measured("fundus_cameras", book)
 
 
 if __name__ == "__main__":

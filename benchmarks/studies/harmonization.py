@@ -12,21 +12,18 @@ to FOLDER/harmonization.json after each run, and what stands there already is no
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
-import sys
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import yaml
-
+from benchmarks.shared.intervals import format_spread
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import read_measured, write_measured
+from benchmarks.shared.runs import must_run, read_json, read_scores
 from harmonize.quality import Quality
 from harmonize.veto import Limits, list_vetoes
-from pipelines.run import main
 
 TEST = 60
 SYNTHESES: dict[str, dict[str, Any]] = {
@@ -116,30 +113,14 @@ def spaces_of(synthesis: str, seed: int) -> dict[str, dict[str, Any]]:
 
 def one_run(n: int, seed: int, unequal: bool, synthesis: str, folder: Path) -> dict[str, Any]:
     said = settings(n, seed, unequal, synthesis, folder)
-    path = folder / f"{said['name']}-{synthesis}.yaml"
-    path.write_text(yaml.safe_dump(said))
-    if main([str(path)]):
-        sys.exit(f"{path} failed")
-    root = folder / said["name"]
-    newest = {stage: newest_of(root / stage) for stage in ("synthesize", "sample", "translate", "train", "report")}
-    rows = json.loads((newest["report"] / "scores.json").read_text())
-    scores: dict[str, dict[str, float]] = {}
-    for row in rows:
-        if row["measure"] in ("AUC", "balanced accuracy") and row["protocol"] in ("private", "overall"):
-            where = "overall" if row["protocol"] == "overall" else row["sites"][0]
-            scores.setdefault(row["method"], {})[f"{row['measure']} {where}"] = row["value"]
+    root = must_run(said, folder, name=f"{said['name']}-{synthesis}")
     quality = {
-        space: json.loads((newest["translate"] / f"{space}.json").read_text())["south"]["quality"]
-        for space in spaces_of(synthesis, seed)
+        space: read_json(root, "translate", f"{space}.json")["south"]["quality"] for space in spaces_of(synthesis, seed)
     }
-    seconds = {stage: json.loads((place / "manifest.json").read_text())["seconds"] for stage, place in newest.items()}
-    statement = json.loads((newest["report"] / "statement.json").read_text())["north"]
-    return {"scores": scores, "quality": quality, "seconds": seconds, "epsilon": epsilons(statement)}
-
-
-def newest_of(folder: Path) -> Path:
-    made = [path for path in folder.iterdir() if (path / "manifest.json").exists()]
-    return max(made, key=lambda path: path.stat().st_mtime)
+    stages = ("synthesize", "sample", "translate", "train", "report")
+    seconds = {stage: read_json(root, stage, "manifest.json")["seconds"] for stage in stages}
+    statement = read_json(root, "report", "statement.json")["north"]
+    return {"scores": read_scores(root), "quality": quality, "seconds": seconds, "epsilon": epsilons(statement)}
 
 
 def epsilons(statement: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,8 +142,7 @@ def table(found: Mapping[str, Any]) -> str:
             cells = []
             for column in columns:
                 values = [one["scores"][label][column] for one in each if column in one["scores"].get(label, {})]
-                spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-                cells.append(f"{np.mean(values):.3f}{spread}" if values else "–")
+                cells.append(format_spread(values))
             lines.append(f"| {label} | " + " | ".join(cells) + f" | {judgement(label, each)} |")
     return "\n".join(lines)
 
@@ -181,7 +161,7 @@ def judgement(label: str, each: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    line = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--n", type=int, nargs="+", default=[16, 48])
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--syntheses", nargs="+", default=list(SYNTHESES), choices=list(SYNTHESES))
@@ -192,14 +172,10 @@ if __name__ == "__main__":
     folder = Path(asked.out)
     folder.mkdir(parents=True, exist_ok=True)
     book = folder / "harmonization.json"
-    found = json.loads(book.read_text()) if book.exists() else {}
-    for seed in () if asked.table else asked.seeds:
-        for n in asked.n:
-            for synthesis in asked.syntheses:
-                key = f"n={n}|{seed}|{'unequal' if asked.unequal else 'equal'}|{synthesis}"
-                if key not in found:
-                    found[key] = one_run(n, seed, asked.unequal, synthesis, folder)
-                    part = book.with_suffix(f".{os.getpid()}")
-                    part.write_text(json.dumps(found, indent=1))
-                    part.replace(book)
+    found = read_measured(book)
+    for seed, n, synthesis in () if asked.table else product(asked.seeds, asked.n, asked.syntheses):
+        key = f"n={n}|{seed}|{'unequal' if asked.unequal else 'equal'}|{synthesis}"
+        if key not in found:
+            found[key] = one_run(n, seed, asked.unequal, synthesis, folder)
+            write_measured(book, found)
     print(table(found))

@@ -1,6 +1,6 @@
 """Whom to leave out of one's sums: rules that use what left anyway, on hospitals of HAM10000 with one that is spoilt.
 
-    CONSILIUM_DATA=... python -m benchmarks.studies.leaving_out [--first 0] [--splits 10] [--tables --commit HASH]
+    CONSILIUM_DATA=... python -m benchmarks.studies.leaving_out [--first 0] [--splits 10]
 
 As one_message.py, 24 components, two classes. For hospitals i and j with differences of class means b_i and
 b_j, from what they sent, D = sum_k (u_k'(b_i - b_j))^2 / v_k over the axes u_k of the scatter of all, where v_k
@@ -20,11 +20,8 @@ or drawn at random among its patients.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-from datetime import UTC, datetime
-from pathlib import Path
+from itertools import product
 from unittest import mock
 
 import numpy as np
@@ -32,6 +29,10 @@ import torch
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.shared.intervals import format_change, format_interval
+from benchmarks.shared.options import ask_splits
+from benchmarks.shared.records import make_table, read_measured, say_epsilon, write_measured
+from benchmarks.shared.skin import split_hospitals
 from benchmarks.studies import one_message as data
 from federation.parameters import section
 from personalize import moments
@@ -76,13 +77,8 @@ def _factor(rule: str, bi, bj, vi, vj, values) -> float:
 def of_split(split: int, parts: int, spoilt: str, found, public, lines):
     """(epsilon, weights, rule) -> mean AUC of the hospitals that can be assessed and are not spoilt."""
     x = data.scaled(found, public, data.LINEAR)
-    truth, lesion = np.array([int(one["label"]) for one in lines]), np.array([one["patient"] for one in lines])
-    site = data.hospitals(lines, parts, split)
-    place = data.cut(site, lesion, split)
-    train, test = (
-        {name: np.flatnonzero((site == name) & (place == part)) for name in np.unique(site)} for part in (0, 2)
-    )
-    judged, y = [name for name, rows in test.items() if data.assessable(truth[rows], lesion[rows])], truth.copy()
+    truth, lesion, _, train, test, judged = split_hospitals(lines, parts, split)
+    y = truth.copy()
     bad = judged[split % len(judged)] if spoilt != "nobody" else ""
     if spoilt == "exchanged":
         y[train[bad]] = 1 - y[train[bad]]
@@ -126,42 +122,30 @@ def sent(x, y, lesion, train, epsilon):
     return found, {name: kept[name] for name in train}
 
 
-def tables(kept: dict[str, dict[str, float]], commit: str) -> dict[str, object]:
+def tables(kept: dict[str, dict[str, float]]) -> dict[str, object]:
     """The table `leaving-out`: what each rule changes, in pairs of splits."""
     rows = []
     for name in kept:
         case, _, rule = name.rpartition(" | ")
         if rule == RULES[0]:
-            changes = [data.change(kept[f"{case} | {one}"], kept[name]) for one in RULES[1:]]
-            rows.append([*case.split(" | "), data.interval(np.array(list(kept[name].values()))), *changes])
+            changes = [format_change(kept[f"{case} | {one}"], kept[name]) for one in RULES[1:]]
+            rows.append([*case.split(" | "), format_interval([*kept[name].values()]), *changes])
     columns = ["hospitals", "labels spoilt", "ε", "weights", "always", *RULES[1:]]
-    command = "CONSILIUM_DATA=… python -m benchmarks.studies.leaving_out"
-    day = datetime.now(UTC).date().isoformat()
-    return {"leaving-out": {"command": command, "commit": commit, "date": day, "columns": columns, "rows": rows}}
+    return {"leaving-out": make_table(columns, rows)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--splits", type=int, default=10)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=data.HERE / "leaving_out.json")
-    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
-    parser.add_argument("--tables", action="store_true", help="only write the table, from figures that are there")
-    options = parser.parse_args()
+    options = ask_splits(__doc__, "leaving_out", splits=10)
     torch.set_num_threads(1)
-    kept: dict[str, dict[str, float]] = json.loads(options.out.read_text()) if options.tables else {}
-    given = data.computed() if not options.tables else ()
-    for split in range(options.first, options.first + options.splits) if not options.tables else ():
-        for parts in (1, 4):
-            for spoilt in ("nobody", "exchanged", "random"):
-                for epsilon, label, rule, value in of_split(split, parts, spoilt, *given):
-                    said = "∞" if epsilon is None else f"{epsilon:g}"
-                    name = f"{3 * parts} | {spoilt} | {said} | {label} | {rule}"
-                    kept.setdefault(name, {})[str(split)] = round(value, 5)
+    kept: dict[str, dict[str, float]] = read_measured(options.out)
+    given = data.computed()
+    for split in range(options.first, options.first + options.splits):
+        for parts, spoilt in product((1, 4), ("nobody", "exchanged", "random")):
+            for epsilon, label, rule, value in of_split(split, parts, spoilt, *given):
+                said = say_epsilon(epsilon).replace("inf", "∞")
+                kept.setdefault(f"{3 * parts} | {spoilt} | {said} | {label} | {rule}", {})[str(split)] = round(value, 5)
+        write_measured(options.out, kept)
         print(split, flush=True)
-    options.out.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    known = json.loads(data.TABLE.read_text()) | tables(kept, options.commit)
-    data.TABLE.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Where class activation maps point: readings of VAFL's equation 9, against lesion masks of the phantom and ProstateX.
 
     CONSILIUM_DATA=... python -m benchmarks.studies.localization --seeds 0 1 2 3 4
-    python -m benchmarks.studies.localization_tables
+    python -m benchmarks.tables.derived --write maps
 
 Two phantom hospitals (P, smooth and masked; L, noisy, with an export window), 48 training patients and 60 test patients
 each, other ones in each seed; six slices of 48 x 48 at 1.5 mm a patient, ADC in 1e-3 mm²/s. CAM classifier with batch
@@ -17,14 +17,10 @@ build/localization.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -33,34 +29,31 @@ from scipy.ndimage import gaussian_filter
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from benchmarks.studies.no_patient import LEAST, TEST, WORK
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.phantoms import LEAST, read_slices
+from benchmarks.shared.places import BUILD
+from benchmarks.shared.records import read_measured, write_measured
+from benchmarks.shared.rounds import train_fedavg
+from benchmarks.shared.runs import read_prostatex
+from benchmarks.studies.no_patient import TEST, WORK
 from benchmarks.studies.one_message_phantom import extractor
 from evaluation.pointing import average_precision, hit_share, is_blank, threshold_dice
 from federation.augmentation import AUGMENTATIONS
-from federation.descent import Site
 from federation.fedavg import FedAvg
 from federation.models.cam import Cam
 from federation.models.maps import dense_maps, local_probabilities, normalized_maps, upsample_maps
 from federation.models.sensitivity import SMOOTH, compute_sensitivity
 from federation.parameters import loaded, read_parameters
-from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters
 from federation.task import Task
-from pipelines.data.images import Slices
-from pipelines.data.prepare import prepare_slices
-from pipelines.hospital.hospital import COHORT, read_cohort_file
-from pipelines.phantom.files import render
 from pipelines.phantom.patients import PhantomSource
-from pipelines.phantom.scanner import SCANNERS
-from pipelines.run import main as run
-from privacy.dp.access import Rows, open_access
-from privacy.message import Call, Message, from_bytes, to_bytes
+from privacy.dp.access import Rows
+from privacy.message import Message, from_bytes, to_bytes
 
 PATIENTS, ROUNDS, SIDE, MM = 48, 20, 48, 1.5
 REACH = 5 / MM  # pixels: 5 mm
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-BOOK = Path(__file__).parents[1] / "measured/localization.json"
-CACHE = Path(__file__).parents[2] / "build/localization"
+CACHE = BUILD / "localization"
 LINES: Mapping[str, Cam] = {
     "as printed": Cam(),
     "no map loss": Cam(map_weight=0.0),
@@ -103,32 +96,14 @@ def hospitals(seed: int) -> tuple[Images, Images]:
 
 def images(scanner: str, population: int) -> Images:
     source = PhantomSource(scanner=scanner, patients=PATIENTS + TEST, seed=population)  # type: ignore[arg-type]
-    x, lesions, glands, patient = [], [], [], []
-    for one in range(source.patients):
-        image, lesion, gland = render(source, one)
-        values = (np.minimum(image.values, SCANNERS[source.scanner].window) / 1000).astype(np.float32)
-        made = prepare_slices(replace(image, values=values), lesion=lesion, gland=gland, images=Slices())
-        x.append(made.images)
-        lesions.append(made.lesion > 0)
-        glands.append(made.gland > 0)
-        patient.append(np.full(len(made.images), one))
-    masks = np.concatenate(lesions)
-    y = torch.from_numpy(masks.sum(axis=(1, 2)) >= LEAST).long()
-    return Images(
-        torch.from_numpy(np.concatenate(x)), y, masks, np.concatenate(glands), torch.from_numpy(np.concatenate(patient))
-    )
+    read = read_slices(source)
+    return Images(read.x, read.y, read.lesion.numpy() > 0, read.gland.numpy() > 0, read.patient)
 
 
 @lru_cache(maxsize=1)
 def real() -> Images:
     """The slices of ProstateX that `prostatex.yaml` reads: two patients, one with a lesion."""
-    home = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        run(["prostatex.yaml", "--until", "ingest"])
-        (path,) = Path(folder).glob(f"runs/prostatex/sites/prostatex/cohorts/*/{COHORT}")
-        cohort = read_cohort_file(path)
-        os.chdir(home)
+    cohort = read_prostatex()
     lesion, gland = (mask.reshape(len(cohort.images), SIDE, SIDE).numpy() > 0 for mask in (cohort.lesion, cohort.gland))
     y = torch.from_numpy(lesion.sum(axis=(1, 2)) >= LEAST).long()
     return Images(cohort.images.float().reshape(-1, 1, SIDE, SIDE), y, lesion, gland, cohort.patient)
@@ -142,24 +117,11 @@ def network(line: str, seed: int) -> nn.Module:
     kept = CACHE / f"{line.replace(', ', '_').replace(' ', '-')}-{seed}.safetensors"
     if kept.exists():
         return loaded(task.network(), from_bytes(kept.read_bytes()).tensors).eval()
-    sites = [one.of(one.patient < PATIENTS) for one in hospitals(seed)]
-    method, augment = FedAvg(), AUGMENTATIONS[WORK.augment]
-    state, memories = method.start(initial_parameters(method, task, seed=seed), {}), [Message()] * 2
-    for round_ in range(1, ROUNDS + 1):
-        call, replies = Call("localization", round_, "train", {}), {}
-        for number, one in enumerate(sites):
-            mixed, name = derive_seed(seed, number, round_), f"h{number}"
-            rows = Rows(one.x, one.y, one.patient)
-            access = open_access(
-                {"train": rows, "validation": rows}, batch=WORK.batch, seed=mixed, balance=WORK.balance, augment=augment
-            )
-            with use_seed(mixed):
-                site = Site(name, task, WORK, access)
-                replies[name], memories[number] = method.train(
-                    site, method.send(state, name, call), memories[number], call
-                )
-        state = method.merge(state, replies)
-    module = loaded(task.network(), method.model(site, method.send(state, name, call), Message())).eval()
+    sites = {f"h{k}": one.of(one.patient < PATIENTS) for k, one in enumerate(hospitals(seed))}
+    module = train_fedavg(
+        task, WORK, {name: Rows(one.x, one.y, one.patient) for name, one in sites.items()}, run="localization",
+        rounds=ROUNDS, seed=seed, augment=AUGMENTATIONS[WORK.augment],
+    )  # fmt: skip
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_bytes(to_bytes(Message(read_parameters(module))))
     return module
@@ -295,15 +257,14 @@ def floor(_: str, seed: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--lines", nargs="+", default=["floors", *LINES], choices=["floors", *LINES])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for seed in options.seeds:
-        for name in options.lines:
-            book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
-            if name not in (of := book.setdefault(str(seed), {})):
-                of[name] = (floor if name == "floors" else line)(name, seed)
-                BOOK.write_text(json.dumps(book, indent=1) + "\n")
-                print(seed, name, flush=True)
+    for seed, name in product(options.seeds, options.lines):
+        book = read_measured("localization")
+        if name not in (of := book.setdefault(str(seed), {})):
+            of[name] = (floor if name == "floors" else line)(name, seed)
+            write_measured("localization", book)
+            print(seed, name, flush=True)

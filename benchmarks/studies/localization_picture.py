@@ -11,7 +11,9 @@ import matplotlib
 import numpy as np
 import torch
 
-from benchmarks.studies.localization import BOOK, PATIENTS, hospitals, maps_of, network, real
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import PICTURES
+from benchmarks.studies.localization import PATIENTS, hospitals, maps_of, network, real
 from benchmarks.studies.one_message_phantom import extractor
 
 SEED, SHOWN = 0, 6
@@ -49,8 +51,9 @@ def main() -> None:
         axes[0, column].set_title("P" if column < 3 else "L" if column < SHOWN else "ProstateX", fontsize=8)
     figure.subplots_adjust(0.06, 0.01, 0.93, 0.96, 0.04, 0.04)
     figure.colorbar(drawn, cax=figure.add_axes((0.945, 0.15, 0.012, 0.6)))
-    figure.savefig(BOOK.parents[2] / "docs/pictures/maps.png", dpi=90)
+    figure.savefig(PICTURES / "maps.png", dpi=90)
 
 
 if __name__ == "__main__":
+    make_parser(__doc__).parse_args()
     main()

@@ -1,24 +1,18 @@
 """Tables of docs/results/maps.md from benchmarks/measured/localization.json.
 
-    python -m benchmarks.studies.localization_tables && python -m benchmarks.tables.results_tables
+    python -m benchmarks.tables.derived --write maps
 
 Figures are means over seeds with Student's 95 % interval; lines that not all reported seeds have are left out.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy import stats
+from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.records import make_table
 
-ROOT = Path(__file__).parents[2]
-BOOK, TABLE = ROOT / "benchmarks/measured/localization.json", ROOT / "docs/results/data/maps.json"
-COMMIT, DATE = "c06fe7e", "2026-11-23"
 REPORTED, CHOSEN = ("0", "1", "2", "3", "4"), "100"
 FIGURES = ("inside", "within 5 mm", "AUPRC", "Dice at 0.6", "blank")
 HEADS = ("peak inside", "within 5 mm", "AUPRC", "Dice at 0.6", "blank")
@@ -52,16 +46,8 @@ FLOORS = (
 Figures = Mapping[str, float]
 
 
-def cell(values: list[float]) -> str:
-    found = np.asarray(values)
-    if len(found) < 2:
-        return f"{found.mean():.3f}"
-    half = stats.t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / math.sqrt(len(found))
-    return f"{found.mean():.3f} ± {half:.3f}"
-
-
 def cells(each: list[Figures]) -> list[str]:
-    return [cell([one[name] for one in each]) for name in FIGURES]
+    return [format_interval([one[name] for one in each]) for name in FIGURES]
 
 
 def of(book: Mapping[str, Any], seeds: list[str], line: str, where: str, way: tuple[str, str]) -> list[Figures]:
@@ -72,12 +58,10 @@ def lines(book: Mapping[str, Any], seeds: list[str]) -> list[str]:
     return [name for name in READINGS if all(name in book[seed] for seed in seeds)]
 
 
-def made(book: Mapping[str, Any]) -> dict[str, Any]:
+def tables(book: Mapping[str, Any]) -> dict[str, Any]:
     """The tables of the page."""
     seeds = [seed for seed in REPORTED if {"floors", "as printed"} <= set(book.get(seed, {}))]
-    numbers = " ".join(seeds)
-    told = {"command": f"python -m benchmarks.studies.localization --seeds {numbers}", "commit": COMMIT, "date": DATE}
-    tables: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     for where, key in (("phantom", "phantom"), ("real", "prostatex")):
         rows = []
         for line in [name for name in ("as printed", "stride 4") if name in lines(book, seeds)]:
@@ -90,20 +74,11 @@ def made(book: Mapping[str, Any]) -> dict[str, Any]:
         for name in FLOORS:
             rows.append(["no network" if "detector" not in name else "learnt on drawn pictures", name])
             rows[-1] += cells([book[seed]["floors"][where][name] for seed in seeds])
-        tables[key] = {**told, "columns": ["network", "map", *HEADS], "rows": rows}
+        made[key] = make_table(["network", "map", *HEADS], rows)
     if CHOSEN not in book:
         raise SystemExit(f"seed {CHOSEN} is not measured")
-    chosen = {**told, "command": f"python -m benchmarks.studies.localization --seeds {CHOSEN}"}
-    tables["readings"] = {
-        **chosen,
-        "columns": ["reading", "AUC P", "AUC L", *COLUMNS],
-        "rows": readings(book, [CHOSEN]),
-    }
-    return tables
-
-
-def main() -> None:
-    TABLE.write_text(json.dumps(made(json.loads(BOOK.read_text())), indent=1, ensure_ascii=False) + "\n")
+    made["readings"] = make_table(["reading", "AUC P", "AUC L", *COLUMNS], readings(book, [CHOSEN]))
+    return made
 
 
 COLUMNS = (
@@ -120,15 +95,11 @@ def readings(book: Mapping[str, Any], seeds: list[str]) -> list[list[str]]:
     """A line for each reading of the loss, with what its own network's maps are worth."""
     rows = []
     for line in lines(book, seeds):
-        auc = [cell([book[seed][line]["AUC"][site] for seed in seeds]) for site in "PL"]
+        auc = [format_interval([book[seed][line]["AUC"][site] for seed in seeds]) for site in "PL"]
         way = "CAM, min_max" if "min_max" in line else "CAM, joint"
         cam = of(book, seeds, line, "phantom", ("as it is", way))
         chance = of(book, seeds, line, "phantom", ("as it is", "probability"))
         values = [[one[name] for one in cam] for name in ("inside", "within 5 mm", "blank")]
         values += [[one[name] for one in chance] for name in ("inside", "within 5 mm", "AUPRC")]
-        rows.append([READINGS[line], *auc, *(cell(one) for one in values)])
+        rows.append([READINGS[line], *auc, *(format_interval(one) for one in values)])
     return rows
-
-
-if __name__ == "__main__":
-    main()

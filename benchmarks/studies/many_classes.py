@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,6 +23,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from benchmarks.shared.options import ask_splits
+from benchmarks.shared.records import collect_splits
+from benchmarks.shared.skin import split_hospitals
 from benchmarks.studies.one_message import (
     ALONE,
     BY_NOISE,
@@ -31,26 +33,18 @@ from benchmarks.studies.one_message import (
     DESCENT_TOGETHER,
     FIRMER,
     KERNEL,
+    LINEAR,
     TOGETHER,
-    asked,
-    collected,
     computed,
-    cut,
-    hospitals,
     models,
     scaled,
-    tables,
-    write_tables,
 )
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
 
-HERE = Path(__file__).parents[1] / "measured"
-TABLE = HERE.parents[1] / "docs/results/data/many-classes.json"
 CLASSES = ("nv", "bkl", "df", "vasc", "akiec", "bcc", "mel")
 LEAST = 5  # lesions of a class in a hospital's test split
 EPSILONS = (1.0, 3.0, 8.0, None)
-LINEAR = {"components": 24, "softness": 1.0}
 SVM = "SVM with a Gaussian kernel, one class against the rest, alone"
 LOGISTIC = "logistic regression, alone"
 
@@ -69,11 +63,7 @@ def macro(y: np.ndarray, scores: np.ndarray, classes: list[int]) -> float:
 def lines_of(split: int, parts: int, found, public, lines, tried) -> Iterator[tuple[str, float | None, float]]:
     """(line of the table, epsilon, macro AUC) on one split. tried: name -> (features, method) of each line."""
     y = np.array([CLASSES.index(line["dx"]) for line in lines])
-    lesion = np.array([line["patient"] for line in lines])
-    site = hospitals(lines, parts, split)
-    place = cut(site, lesion, split)
-    train = {name: np.flatnonzero((site == name) & (place == 0)) for name in np.unique(site)}
-    test = {name: np.flatnonzero((site == name) & (place == 2)) for name in np.unique(site)}
+    _, lesion, _, train, test, _ = split_hospitals(lines, parts, split)
     classes = {name: judged(y[rows], lesion[rows]) for name, rows in test.items()}
     names = [name for name, held in classes.items() if len(held) >= 3]
 
@@ -127,14 +117,10 @@ REPORTED = {
 
 
 def main() -> None:
-    options = asked(str(__doc__), HERE / "many_classes.json", splits=10)
+    options = ask_splits(__doc__, "many_classes", splits=10)
     found, public, lines = computed()
     given = partial(lines_of, found=found, public=public, lines=lines, tried=REPORTED)
-    kept = collected(options, {f"{3 * parts} hospitals": partial(given, parts=parts) for parts in (1, 4)})
-    if options.out == HERE / "many_classes.json":
-        command = "CONSILIUM_DATA=… python -m benchmarks.studies.many_classes"
-        made = tables(kept, options.commit, command=command, floor=LOGISTIC, above="logistic regression")
-        write_tables(TABLE, made)
+    collect_splits(options, {f"{3 * parts} hospitals": partial(given, parts=parts) for parts in (1, 4)})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 oracle.
 
     python -m benchmarks.studies.no_patient --n 16 48 --seeds 0 1 2 3 4
-    python -m benchmarks.studies.no_patient_tables
+    python -m benchmarks.tables.derived --write without-a-patient
     python -m benchmarks.studies.no_patient --contrast t2w --seeds 0 1 2      # into measured/no_patient_t2w.json
     python -m benchmarks.studies.no_patient --unequal --seeds 0 1 2           # into measured/no_patient_unequal.json
 
@@ -21,11 +21,10 @@ into measured/no_patient.json as they come; what stands there is not run again. 
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,16 +33,16 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.phantoms import read_slices
+from benchmarks.shared.records import read_measured, write_measured
+from benchmarks.shared.rounds import train_fedavg
 from federation.augmentation import AUGMENTATIONS
 from federation.calibration import adapt_batch_norms
-from federation.descent import Site, Work
-from federation.fedavg import FedAvg
+from federation.descent import Work
 from federation.models.cam import Cam
-from federation.parameters import loaded
 from federation.pretraining import Pretrained, pretrain_network, start_task_with
 from federation.randomization import build_disturbance
-from federation.randomness import derive_seed, use_seed
-from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.own import SiteImages
 from harmonize.prior import PRIORS, PriorName, draw_pictures
@@ -51,25 +50,19 @@ from harmonize.randomized import Randomized
 from harmonize.reinhard import Reinhard
 from harmonize.scale import Scale, ignore_progress
 from harmonize.translation import Translator
-from pipelines.data.images import Slices
-from pipelines.data.prepare import prepare_slices
 from pipelines.data.studies import standardize_values
 from pipelines.hospital.public_networks import PUBLIC
 from pipelines.hospital.public_networks import learn_translation as public_translation
-from pipelines.phantom.files import render
 from pipelines.phantom.patients import SHARE_SIGNIFICANT, Contrast, PhantomSource
-from pipelines.phantom.scanner import SCANNERS
-from privacy.dp.access import Rows, open_access
-from privacy.message import Call, Message, Params
+from privacy.dp.access import Rows
+from privacy.message import Params
 
-TEST, LEAST = 60, 3  # test patients; pixels of a slice's lesion, as the shipped configurations have it
+TEST = 60  # patients
 INPUTS = (1, 48, 48)
 TASK = Task(Cam(), INPUTS, 2)
 WORK = Work(lr=1e-3, batch=24, epochs=2, augment="affine", balance=True)
 EQUAL, UNEQUAL = (SHARE_SIGNIFICANT, SHARE_SIGNIFICANT), (0.6, 0.2)
 CACHE = Path("runs") / PUBLIC
-BOOK = Path(__file__).parents[1] / "measured/no_patient.json"
-TABLE = Path(__file__).parents[2] / "docs/results/data/harmonization.json"
 
 
 class Hospital(NamedTuple):
@@ -145,19 +138,13 @@ def hospitals(
 
 def _images(source: PhantomSource, n: int, *, exported: bool = False) -> Hospital:
     """exported: grey values as they are, in thousands."""
-    x, y, patient = [], [], []
-    for one in range(source.patients):
-        image, lesion, gland = render(source, one)
-        if source.contrast == "adc":
-            values = np.minimum(image.values, SCANNERS[source.scanner].window) / 1000
-        else:
-            values = image.values / 1000 if exported else standardize_values(np.asarray(image.values, np.float32))
-        read = replace(image, values=values.astype(np.float32))
-        made = prepare_slices(read, lesion=lesion, gland=gland, images=Slices())
-        x.append(torch.from_numpy(made.images))
-        y.append(torch.from_numpy(made.lesion.sum(axis=(1, 2)) >= LEAST).long())
-        patient.append(torch.full((len(made.images),), one))
-    images, labels, patients = torch.cat(x), torch.cat(y), torch.cat(patient)
+
+    def standardized(values: np.ndarray) -> np.ndarray:
+        read = values / 1000 if exported else standardize_values(np.asarray(values, np.float32))
+        return read.astype(np.float32)
+
+    read = read_slices(source, values=None if source.contrast == "adc" else standardized)
+    images, labels, patients = read.x, read.y, read.patient
     mine = patients < n
     return Hospital(Rows(images[mine], labels[mine], patients[mine]), images[~mine], labels[~mine])
 
@@ -204,23 +191,13 @@ def trained(
         sites = [Hospital(replace(one.train, x=into(one.train.x)), into(one.x), one.y) for one in sites]
     begins = {"oracle": "raw", "reinhard": "raw"}.get(line.space, line.space)
     task = TASK if line.start is None else start_task_with(TASK, start(begins, line.start, line.contrast))
-    method, augment = FedAvg(), AUGMENTATIONS[WORK.augment]
+    augment = AUGMENTATIONS[WORK.augment]
     if line.randomize and augment is not None:
         augment = build_disturbance(line.randomize, scale.low, scale.high, before=augment)
-    state, memories = method.start(initial_parameters(method, task, seed=seed), {}), [Message()] * 2
-    for round_ in range(1, (40 if n <= 24 else 20) + 1):
-        call, replies = Call("no_patient", round_, "train", {}), {}
-        for number, one in enumerate(sites):
-            mixed, name = derive_seed(seed, number, round_), f"h{number}"
-            rows = {"train": one.train, "validation": one.train}
-            access = open_access(rows, batch=WORK.batch, seed=mixed, balance=WORK.balance, augment=augment)
-            with use_seed(mixed):
-                site = Site(name, task, WORK, access)
-                replies[name], memories[number] = method.train(
-                    site, method.send(state, name, call), memories[number], call
-                )
-        state = method.merge(state, replies)
-    module = loaded(task.network(), method.model(site, method.send(state, name, call), Message()))
+    module = train_fedavg(
+        task, WORK, {f"h{number}": one.train for number, one in enumerate(sites)}, run="no_patient",
+        rounds=40 if n <= 24 else 20, seed=seed, augment=augment,
+    )  # fmt: skip
     ways = {"as it is": [module, module], "AdaBN": [adapt_batch_norms(module, one.train.x) for one in sites]}
     return {way: score(task, each, sites) for way, each in ways.items()}
 
@@ -246,7 +223,7 @@ def choose(n: int, contrast: Contrast) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--n", type=int, nargs="+", default=[16, 48])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--lines", nargs="+", default=list(LINES), choices=[*LINES, "exported"])
@@ -260,13 +237,11 @@ if __name__ == "__main__":
         raise SystemExit
     known = LINES if options.contrast == "adc" else {**LINES, "exported": Line("exported")}
     kinds = [options.contrast] * (options.contrast != "adc") + ["unequal"] * options.unequal
-    place, said = BOOK.with_stem("_".join([BOOK.stem, *kinds])), {"contrast": options.contrast}
+    place, said = "_".join(["no_patient", *kinds]), {"contrast": options.contrast}
     said |= {"shares": UNEQUAL} if options.unequal else {}
-    for n in options.n:
-        for seed in options.seeds:
-            for name in options.lines:
-                book = json.loads(place.read_text()) if place.exists() else {}
-                if name not in (of := book.setdefault(str(n), {}).setdefault(str(seed), {})):
-                    of[name] = trained(known[name]._replace(**said), n, seed)
-                    place.write_text(json.dumps(book, indent=1) + "\n")
-                    print(n, seed, name, of[name], flush=True)
+    for n, seed, name in product(options.n, options.seeds, options.lines):
+        book = read_measured(place)
+        if name not in (of := book.setdefault(str(n), {}).setdefault(str(seed), {})):
+            of[name] = trained(known[name]._replace(**said), n, seed)
+            write_measured(place, book)
+            print(n, seed, name, of[name], flush=True)

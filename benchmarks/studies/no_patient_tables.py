@@ -1,7 +1,7 @@
 """Tables of docs/results/without-a-patient.md from benchmarks/measured/no_patient.json, no_patient_t2w.json,
 no_patient_unequal.json, vafl_few.json, detector_slices.json, cameras.json and fundus_cameras.json.
 
-    python -m benchmarks.studies.no_patient_tables && python -m benchmarks.tables.results_tables
+    python -m benchmarks.tables.derived --write without-a-patient
 
 Seeds without `raw` and `oracle` are left out, and lines that not all seeds have. Intervals are Student's, 95 %, over
 seeds or splits; the share of the gap between `raw` and `oracle` has Fieller's (`evaluation/oracle_gap.py`).
@@ -9,28 +9,17 @@ seeds or splits; the share of the gap between `raw` and `oracle` has Fieller's (
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-from evaluation.oracle_gap import share_of_gap  # noqa: E402
+from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.records import make_table, read_measured
+from evaluation.oracle_gap import share_of_gap
 
-TABLE = ROOT / "docs/results/data/without-a-patient.json"
-COMMITS = {
-    "adc": "9f8b284", "t2w": "68f06f0", "unequal": "68f06f0", "detector": "68f06f0", "cameras": "68f06f0",
-    "fundus": "68f06f0",
-}  # fmt: skip
-DATE = "2026-11-23"
 NAMES = {"adc": "ADC", "t2w": "T2w"}
 BOOKS = {"adc": "no_patient", "t2w": "no_patient_t2w", "unequal": "no_patient_unequal"}
-OPTIONS = {"adc": "", "t2w": " --contrast t2w", "unequal": " --unequal"}
 PAIRS = (
     ("translator + start", "start"),
     ("translator + start", "raw"),
@@ -55,8 +44,7 @@ Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
 
 
 def interval(values: np.ndarray, sign: str = "") -> str:
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
-    return f"{values.mean():{sign}.3f} ± {half:.3f}".replace("-", "−")
+    return format_interval(values, sign=sign).replace("-", "−")
 
 
 def of(found: Scores, line: str, way: str = "as it is", where: str = "overall") -> np.ndarray:
@@ -77,7 +65,7 @@ def lines_of(found: Scores) -> list[str]:
     return [line for line in first if all(line in each for each in found.values())]
 
 
-def phantom(found: Scores, n: str, contrast: str) -> dict[str, object]:
+def phantom(found: Scores, n: str) -> dict[str, object]:
     rows = [
         [
             line,
@@ -89,11 +77,10 @@ def phantom(found: Scores, n: str, contrast: str) -> dict[str, object]:
         for line in lines_of(found)
     ]
     columns = [f"n = {n}", "AUC overall", "P", "L", "overall, AdaBN", "minus raw", "share of the gap"]
-    command = f"no_patient.py{OPTIONS[contrast]} --n {n} --seeds {' '.join(found)}"
-    return {**head(command, COMMITS[contrast]), "columns": columns, "rows": rows}
+    return make_table(columns, rows)
 
 
-def pairs(every: Mapping[str, Scores], contrast: str) -> dict[str, object]:
+def pairs(every: Mapping[str, Scores]) -> dict[str, object]:
     rows = []
     for one, other in PAIRS:
         cells = [
@@ -104,17 +91,17 @@ def pairs(every: Mapping[str, Scores], contrast: str) -> dict[str, object]:
         if any(cells):
             rows.append([f"{one} − {other}", *cells])
     columns = ["overall AUC", *(f"n = {n}{way}" for n in every for way in ("", ", AdaBN"))]
-    return {**head(f"no_patient.py{OPTIONS[contrast]}", COMMITS[contrast]), "columns": columns, "rows": rows}
+    return make_table(columns, rows)
 
 
-def adapted(found: Scores, contrast: str) -> dict[str, object]:
+def adapted(found: Scores) -> dict[str, object]:
     """What AdaBN changes of each line, over seeds, and in how many of them it takes away."""
     rows = []
     for line in lines_of(found):
         change = of(found, line, "AdaBN") - of(found, line)
         rows.append([line, interval(change, "+"), f"{(change < 0).sum()} of {len(change)}"])
     columns = ["n = 48", "AdaBN less without it, AUC overall", "seeds in which it takes away"]
-    return {**head(f"no_patient.py{OPTIONS[contrast]}", COMMITS[contrast]), "columns": columns, "rows": rows}
+    return make_table(columns, rows)
 
 
 def detector(book: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> dict[str, object]:
@@ -128,7 +115,7 @@ def detector(book: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
                 cells = [gain({seed: each[line] for seed, each in found.items()}, known, other) for other in BESIDE]
                 rows.append([f"{NAMES[contrast]}, n = {n}", line, interval(values), *cells])
     columns = ["slices", "detector", "AUC overall", *(f"minus {name}" for name in BESIDE)]
-    return {**head("detector_slices.py", COMMITS["detector"]), "columns": columns, "rows": rows}
+    return make_table(columns, rows)
 
 
 def gain(values: Mapping[str, float], known: Scores, other: str) -> str:
@@ -162,7 +149,7 @@ def cameras(book: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, 
         pooled = interval(together) if len(together) > 1 else ""
         rows.append([line, f"{len(splits)}", interval(np.array(list(mean.values()))), *cells, told, pooled])
     columns = ["left out", "splits", "AUC, mean of four", *names, "minus raw", "all four train: AUC overall"]
-    return {**head("cameras.py", COMMITS["cameras"], "CONSILIUM_DATA=… "), "columns": columns, "rows": rows}
+    return make_table(columns, rows)
 
 
 def fundus(book: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, object]:
@@ -187,19 +174,13 @@ def fundus(book: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, o
         "left out", *(f"Dice at {name}" for name in names), "mean", "minus raw", "minus raw with AdaBN",
         "minus reinhard", "both train: Dice",
     ]  # fmt: skip
-    return {**head("fundus_cameras.py", COMMITS["fundus"], "CONSILIUM_DATA=… "), "columns": columns, "rows": rows}
-
-
-def head(command: str, commit: str, before: str = "") -> dict[str, object]:
-    return {"command": f"{before}python benchmarks/{command}", "commit": commit, "date": DATE}
+    return make_table(columns, rows)
 
 
 def recorded(contrast: str) -> dict[str, Scores]:
     """n -> what was measured."""
-    found: dict[str, dict[str, dict[str, object]]] = json.loads(
-        (ROOT / f"benchmarks/measured/{BOOKS[contrast]}.json").read_text()
-    )
-    for key, run in json.loads((ROOT / "benchmarks/measured/vafl_few.json").read_text()).items():
+    found: dict[str, dict[str, dict[str, object]]] = read_measured(BOOKS[contrast])
+    for key, run in read_measured("vafl_few").items():
         of, n, seed, *line = key.split("|")
         if of == contrast and seed in found.get(n, {}):
             found[n][seed][VAFL[line[0] if line else "vafl"]] = run["scores"]
@@ -215,25 +196,17 @@ def scores(contrast: str) -> dict[str, Scores]:
     return {n: found for n, found in every.items() if len(found) >= FEWEST}
 
 
-def made() -> dict[str, object]:
+def tables(_: object) -> dict[str, object]:
     """The tables of the page."""
     told: dict[str, object] = {}
     for contrast in BOOKS:
         every, name = scores(contrast), "phantom" if contrast == "adc" else contrast
-        told |= {f"{name}-{n}": phantom(found, n, contrast) for n, found in every.items()}
+        told |= {f"{name}-{n}": phantom(found, n) for n, found in every.items()}
         if contrast == "unequal":
-            told["unequal-adabn"] = adapted(every["48"], contrast)
+            told["unequal-adabn"] = adapted(every["48"])
         else:
-            told["pairs" if contrast == "adc" else f"{contrast}-pairs"] = pairs(every, contrast)
-    told["detector"] = detector(json.loads((ROOT / "benchmarks/measured/detector_slices.json").read_text()))
-    told["cameras"] = cameras(json.loads((ROOT / "benchmarks/measured/cameras.json").read_text()))
-    told["fundus"] = fundus(json.loads((ROOT / "benchmarks/measured/fundus_cameras.json").read_text()))
+            told["pairs" if contrast == "adc" else f"{contrast}-pairs"] = pairs(every)
+    told["detector"] = detector(read_measured("detector_slices"))
+    told["cameras"] = cameras(read_measured("cameras"))
+    told["fundus"] = fundus(read_measured("fundus_cameras"))
     return told
-
-
-def main() -> None:
-    TABLE.write_text(json.dumps(made(), indent=1, ensure_ascii=False) + "\n")
-
-
-if __name__ == "__main__":
-    main()

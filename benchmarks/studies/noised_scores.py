@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -325,7 +326,7 @@ def hash_of(setting: Setting) -> int:
 
 
 if __name__ == "__main__":
-    line = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--repeats", type=int, default=24)
     line.add_argument("--choose", action="store_true", help="compare ways of releasing, on other seeds")
     line.add_argument("--classes", action="store_true", help="several classes")

@@ -2,7 +2,8 @@
 
     CONSILIUM_DATA=... python -m benchmarks.studies.one_message [--splits 10]
 
-Every figure is kept in benchmarks/measured/one_message.json; the table goes into docs/results/data/one-message.json.
+Every figure is kept in benchmarks/measured/one_message.json;
+`python -m benchmarks.tables.derived --write one-message` writes the tables.
 
 Pictures of 112 x 112; features `colour`, scaled by the prior `skin_lesion`. A lesion's pictures are in one split: 60 %
 train, 10 % are left out (validation), 30 % test. AUC of each hospital's model on its own test pictures; the mean over
@@ -13,27 +14,26 @@ splits 100 to 105.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import hashlib
-import json
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 from dp_accounting import get_sigma_gaussian
-from PIL import Image
-from scipy import stats
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from benchmarks.shared.intervals import format_change, format_interval
+from benchmarks.shared.options import ask_splits
+from benchmarks.shared.places import BUILD, ROOT
+from benchmarks.shared.records import collect_splits, make_table
+from benchmarks.shared.rounds import run_rounds
+from benchmarks.shared.skin import Line, number_lesions, open_picture, read_lines, split_hospitals
 from federation.descent import Site, Work
 from federation.features import Colour
 from federation.features.whitening import fit_whitening, fourier_features, whiten_features
@@ -47,12 +47,9 @@ from personalize.moments import Moments
 from privacy.dp.access import Rows, open_access
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
-from privacy.message import Call, Message
+from privacy.message import Call
 
-DATA = Path(os.environ.get("CONSILIUM_DATA", Path(__file__).parents[3] / "shared" / "data")) / "ham10000"
-HERE = Path(__file__).parents[1] / "measured"
-CACHE = HERE.parents[1] / "build" / "one_message"
-TABLE = HERE.parents[1] / "docs/results/data/one-message.json"
+CACHE = BUILD / "one_message"
 SIDE, PICTURES, DELTA = 112, 1200, 1e-5
 FINISH = Call("one_message", 1000, "finish", {})
 LINEAR = {"components": 24, "softness": 1.0}
@@ -68,17 +65,15 @@ PRIOR = DpHead(steps=50, lr=0.3)  # on the prior's own pictures
 BEGUN, BEGUN_TOGETHER = DpHead(lr=1.0, others=0.0, begin="given"), DpHead(lr=1.0, others=0.1, begin="given")
 
 
-def computed() -> tuple[np.ndarray, np.ndarray, list[dict[str, str]]]:
+def computed() -> tuple[np.ndarray, np.ndarray, list[Line]]:
     """Features of all pictures and of the prior's, kept in build/ under a digest of the extractor's source."""
-    lines = list(csv.DictReader((DATA / "labels.csv").open()))
-    sources = "".join(
-        (HERE.parents[1] / f"federation/features/{name}.py").read_text() for name in ("colour", "texture")
-    )
+    lines = read_lines()
+    sources = "".join((ROOT / f"federation/features/{name}.py").read_text() for name in ("colour", "texture"))
     kept = CACHE / f"{hashlib.sha256(sources.encode()).hexdigest()[:16]}.npz"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         public = draw_pictures(PRIORS["skin_lesion"], torch.arange(PICTURES) % 2, (3, SIDE, SIDE), 0).double().numpy()
-        one_by_one = (np.asarray(Image.open(DATA / line["image"]).convert("RGB")) / 127.5 - 1 for line in lines)
+        one_by_one = (np.asarray(open_picture(line)) / 127.5 - 1 for line in lines)
         found = np.concatenate([Colour().extract(x.transpose(2, 0, 1)[None]) for x in one_by_one])
         np.savez(kept, found=found, public=Colour().extract(public))
     with np.load(kept) as arrays:
@@ -90,31 +85,6 @@ def scaled(found: np.ndarray, public: np.ndarray, how: dict[str, float]) -> np.n
     return fourier_features(x, int(how["fourier"]), how["bandwidth"]) if how.get("fourier") else x
 
 
-def hospitals(lines: list[dict[str, str]], parts: int, seed: int) -> np.ndarray:
-    """The hospital of each picture: three sources, vienna_dias with vidir_modern, each dealt into `parts` by lesion."""
-    source = np.array([{"vienna_dias": "vidir_modern"}.get(line["site"], line["site"]) for line in lines])
-    lesion = np.array([line["patient"] for line in lines])
-    random, found = np.random.default_rng(10_000 + seed), np.empty(len(lines), dtype=object)
-    for name in np.unique(source):
-        dealt = np.unique(lesion[source == name])
-        random.shuffle(dealt)
-        number = {one: k % parts for k, one in enumerate(dealt)}
-        for k in np.flatnonzero(source == name):
-            found[k] = f"{name}_{number[lesion[k]]}"
-    return found
-
-
-def cut(site: np.ndarray, lesion: np.ndarray, seed: int) -> np.ndarray:
-    """0 = train, 1 = left out, 2 = test, of each picture; a lesion is in one of them."""
-    random, found = np.random.default_rng(seed), np.zeros(len(site), dtype=int)
-    for name in np.unique(site):
-        here = np.unique(lesion[site == name])
-        random.shuffle(here)
-        place = {one: 0 if k < 0.6 * len(here) else 1 if k < 0.7 * len(here) else 2 for k, one in enumerate(here)}
-        found[site == name] = [place[one] for one in lesion[site == name]]
-    return found
-
-
 def models(x, y, lesion, train: dict[str, np.ndarray], epsilon: float | None, base=TOGETHER, initial=None):
     """A function from a method to each hospital's network; what leaves is the same for all methods, and leaves once.
 
@@ -122,30 +92,18 @@ def models(x, y, lesion, train: dict[str, np.ndarray], epsilon: float | None, ba
     """
     task = Task(Mlp(hidden=()), (x.shape[1],), int(y.max()) + 1)
     initial = initial_parameters(base, task, seed=0) if initial is None else initial
-    sites, memories = {}, dict.fromkeys(train, Message())
-    noises = base.rounds * getattr(base, "steps", 1)  # nothing is sampled: k of sigma sqrt(k) cost as one of sigma
+    noises, sites = base.rounds * getattr(base, "steps", 1), {}
     for name, rows in train.items():
-        number = np.unique(lesion[rows], return_inverse=True)[1]
-        own = Rows(torch.from_numpy(x[rows]).float(), torch.from_numpy(y[rows]), torch.from_numpy(number))
+        own = Rows(torch.from_numpy(x[rows]).float(), torch.from_numpy(y[rows]), number_lesions(lesion[rows]))
         access = open_access({"train": own}, batch=8, seed=0)
-        if epsilon is not None:
+        if epsilon is not None:  # nothing is sampled: k steps of sigma sqrt(k) cost as one of sigma
             noise = float(get_sigma_gaussian(epsilon, DELTA)) * math.sqrt(noises)
             access = open_private({"train": own}, Protection(noise=noise, clip=1.0))
         sites[name] = Site(name, task, Work(), access)
-    state = base.start(initial, {})
-    for round_ in range(1, base.rounds + 1):
-        call, replies = Call("one_message", round_, "train", {}), {}
-        for name, site in sites.items():
-            replies[name], memories[name] = base.train(site, base.send(state, name, call), memories[name], call)
-        state = base.merge(state, replies)
-
-    def by(how) -> dict[str, torch.nn.Module]:
-        return {
-            name: loaded(task.network(), how.model(site, how.send(state, name, FINISH), memories[name])).eval()
-            for name, site in sites.items()
-        }
-
-    return by
+    found = run_rounds(
+        base, task, lambda name, _: sites[name], sites, run="one_message", rounds=base.rounds, initial=initial
+    )
+    return lambda how: replace(found, method=how).networks()
 
 
 def prior_head(public: np.ndarray) -> dict[str, torch.Tensor]:
@@ -155,28 +113,26 @@ def prior_head(public: np.ndarray) -> dict[str, torch.Tensor]:
     return {name: tensor.detach() for name, tensor in made.state_dict().items()}
 
 
-def assessable(y: np.ndarray, lesion: np.ndarray) -> bool:
-    return all((y == c).sum() >= 20 and len(np.unique(lesion[y == c])) >= 5 for c in (0, 1))
+def margins(network: torch.nn.Module, x: np.ndarray) -> np.ndarray:
+    """(n,) How much more class 1 gets than class 0."""
+    logits = network(torch.from_numpy(x).float()).logits.detach()
+    return (logits[:, 1] - logits[:, 0]).numpy()
+
+
+def score_svm(found: np.ndarray, y: np.ndarray, train: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """(n,) The floor: what an SVM with a Gaussian kernel says of rows, from a hospital's own training."""
+    return make_pipeline(StandardScaler(), SVC(C=1.0)).fit(found[train], y[train]).decision_function(found[rows])
 
 
 def lines_of(split: int, parts: int, found, public, lines) -> Iterator[tuple[str, float | None, float]]:
     """(line of the table, epsilon, mean AUC) on one split."""
-    y, lesion = np.array([int(line["label"]) for line in lines]), np.array([line["patient"] for line in lines])
-    site = hospitals(lines, parts, split)
-    place = cut(site, lesion, split)
-    train = {name: np.flatnonzero((site == name) & (place == 0)) for name in np.unique(site)}
-    test = {name: np.flatnonzero((site == name) & (place == 2)) for name in np.unique(site)}
-    judged = [name for name, rows in test.items() if assessable(y[rows], lesion[rows])]
+    y, lesion, _, train, test, judged = split_hospitals(lines, parts, split)
 
     def mean(score) -> float:
         return float(np.mean([roc_auc_score(y[test[name]], score(name, test[name])) for name in judged]))
 
     def by_network(x, networks) -> float:
-        def score(name, rows):
-            logits = networks[name](torch.from_numpy(x[rows]).float()).logits.detach()
-            return (logits[:, 1] - logits[:, 0]).numpy()
-
-        return mean(score)
+        return mean(lambda name, rows: margins(networks[name], x[rows]))
 
     linear, kernel = scaled(found, public, LINEAR), scaled(found, public, KERNEL)
     begun = prior_head(scaled(public, public, LINEAR))
@@ -197,71 +153,16 @@ def lines_of(split: int, parts: int, found, public, lines) -> Iterator[tuple[str
     for label, how in (("alone", ALONE), ("together", TOGETHER), ("together, firmer", FIRMER)):
         yield f"moments, 300 Fourier features, {label}", None, by_network(kernel, solve(how))
 
-    def svm(name, rows):
-        fit = make_pipeline(StandardScaler(), SVC(C=1.0)).fit(found[train[name]], y[train[name]])
-        return fit.decision_function(found[rows])
-
-    yield FLOOR, None, mean(svm)
+    yield FLOOR, None, mean(lambda name, rows: score_svm(found, y, train[name], rows))
     task = Task(Mlp(hidden=()), (linear.shape[1],), 2)
     yield NOBODY, None, by_network(linear, dict.fromkeys(train, loaded(task.network(), begun)))
 
 
 def main() -> None:
-    options = asked(str(__doc__), HERE / "one_message.json", splits=10)
+    options = ask_splits(__doc__, "one_message", splits=10)
     found, public, lines = computed()
-    kept = collected(
-        options,
-        {
-            f"{3 * parts} hospitals": partial(lines_of, parts=parts, found=found, public=public, lines=lines)
-            for parts in (1, 4)
-        },
-    )
-    if options.out == HERE / "one_message.json":
-        write_tables(TABLE, tables(kept, options.commit))
-
-
-def asked(description: str, out: Path, *, splits: int) -> argparse.Namespace:
-    """The options of a script whose figures are kept in `out`; another `--out` leaves the documents as they are."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--splits", type=int, default=splits)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
-    parser.add_argument("--out", type=Path, default=out)
-    return parser.parse_args()
-
-
-def collected(
-    options: argparse.Namespace, groups: Mapping[str, Callable[[int], Iterable[tuple[str, float | None, float]]]]
-) -> dict[str, dict[str, float]]:
-    """`group | line | epsilon` -> split -> value, kept after each split. groups: split -> lines, epsilon and value."""
-    torch.set_num_threads(1)
-    kept: dict[str, dict[str, float]] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for split in range(options.first, options.first + options.splits):
-        for group, lines in groups.items():
-            for label, epsilon, value in lines(split):
-                name = f"{group} | {label} | {'inf' if epsilon is None else f'{epsilon:g}'}"
-                kept.setdefault(name, {})[str(split)] = round(value, 5)
-        options.out.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
-        print(split, "done", flush=True)
-    return kept
-
-
-def write_tables(path: Path, made: Mapping[str, object]) -> None:
-    """Tables of a page of results; those that were made otherwise stay."""
-    known = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**known, **made}, indent=1, ensure_ascii=False) + "\n")
-
-
-def interval(values: np.ndarray) -> str:
-    """Mean and half of Student's 95 % interval."""
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * values.std(ddof=1) / math.sqrt(len(values))
-    return f"{values.mean():.3f} ± {half:.3f}"
-
-
-def change(values: dict[str, float], other: dict[str, float]) -> str:
-    """The mean difference on the same splits, and half of its interval, with a sign."""
-    text = interval(np.array([values[split] - other[split] for split in values]))
-    return text if text.startswith("-") else f"+{text}"
+    given = partial(lines_of, found=found, public=public, lines=lines)
+    collect_splits(options, {f"{3 * parts} hospitals": partial(given, parts=parts) for parts in (1, 4)})
 
 
 def _place(model: str) -> tuple[bool, ...]:
@@ -271,9 +172,7 @@ def _place(model: str) -> tuple[bool, ...]:
 
 def tables(
     kept: dict[str, dict[str, float]],
-    commit: str,
     *,
-    command: str = "CONSILIUM_DATA=… python -m benchmarks.studies.one_message",
     groups: tuple[str, ...] = ("3 hospitals", "12 hospitals"),
     floor: str = FLOOR,
     above: str = "the SVM",
@@ -282,11 +181,6 @@ def tables(
 
     floor: the line that every gain is compared with, called `above` in the head of the table.
     """
-    origin = {
-        "command": command,
-        "commit": commit,
-        "date": datetime.now(UTC).date().isoformat(),
-    }
     epsilons = ["1", "3", "8", "inf"]
     found: dict[str, object] = {}
     for hospitals_ in groups:
@@ -300,23 +194,15 @@ def tables(
                 if values is None:
                     cells.append("")
                     continue
-                cells.append(interval(np.array(list(values.values()))))
+                cells.append(format_interval([*values.values()]))
                 alone = kept.get(f"{hospitals_} | {model.partition(', together')[0]}, alone | {epsilon}", base)
                 said = "∞" if epsilon == "inf" else epsilon
                 if "together" in model:
-                    gains.append(f"{said}: {change(values, alone)}")
-                    over.append(f"{said}: {change(values, base)}")
+                    gains.append(f"{said}: {format_change(values, alone)}")
+                    over.append(f"{said}: {format_change(values, base)}")
             rows.append([model, *cells, "; ".join(gains), "; ".join(over)])
-        columns = [
-            "model",
-            "ε = 1",
-            "ε = 3",
-            "ε = 8",
-            "ε = ∞",
-            "gain over alone, by ε",
-            f"gain over {above} alone, by ε",
-        ]
-        found[hospitals_.replace(" ", "-")] = {**origin, "columns": columns, "rows": rows}
+        heads = ["model", *(f"ε = {one.replace('inf', '∞')}" for one in epsilons), "gain over alone, by ε"]
+        found[hospitals_.replace(" ", "-")] = make_table([*heads, f"gain over {above} alone, by ε"], rows)
     return found
 
 

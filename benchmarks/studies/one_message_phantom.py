@@ -18,7 +18,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,9 +25,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 
-from benchmarks.studies.one_message import asked, collected, models, scaled, tables, write_tables
+from benchmarks.shared.options import ask_splits
+from benchmarks.shared.places import BUILD, ROOT
+from benchmarks.shared.records import collect_splits
+from benchmarks.studies.one_message import margins, models, scaled, score_svm
 from federation.features import Extractor, Radiomics
 from federation.features.detector import Detector, load_detector, train_detector_network
 from harmonize.prior import PRIORS, draw_with_marks
@@ -41,19 +42,13 @@ from pipelines.phantom.files import render
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.harmonization import default_scale
 
-HERE = Path(__file__).parents[1] / "measured"
-CACHE = HERE.parents[1] / "build" / "one_message_phantom"
+CACHE = BUILD / "one_message_phantom"
 PATIENTS_FILE = "pipelines/phantom/patients.py"
 SOURCES = {
-    "radiomics": (
-        "federation/features/radiomics.py",
-        "federation/features/texture.py",
-        "pipelines/phantom/patients.py",
-    ),
-    "detector": ("federation/features/detector.py", "harmonize/prior_prostate.py", "pipelines/phantom/patients.py"),
+    "radiomics": ("federation/features/radiomics.py", "federation/features/texture.py", PATIENTS_FILE),
+    "detector": ("federation/features/detector.py", "harmonize/prior_prostate.py", PATIENTS_FILE),
 }
 IMAGES = Volumes(spacing_mm=1.5, size=48, depth=6, depth_mm=3.6)
-TABLE = HERE.parents[1] / "docs/results/data/one-message-phantom.json"
 PATIENTS, TESTED, TRAINED = 640, 192, {640: 384, 80: 48}
 PICTURES = 600
 EPSILONS = (1.0, 3.0, 8.0, None)
@@ -62,9 +57,8 @@ FLOOR = "SVM with a Gaussian kernel, {}, alone"
 
 def digest(name: str) -> str:
     """Of the sources on which features depend."""
-    return hashlib.sha256(
-        "".join((HERE.parents[1] / one).read_text() for one in (*SOURCES[name], PATIENTS_FILE)).encode()
-    ).hexdigest()[:16]
+    told = "".join((ROOT / one).read_text() for one in (*SOURCES[name], PATIENTS_FILE))
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def extractor(name: str) -> Extractor:
@@ -132,17 +126,8 @@ def _lines_of(held: dict[str, np.ndarray], patients: int, tried) -> Iterator[tup
             key = json.dumps([how, method.radius])
             networks = solved.setdefault(key, models(x, y, whose, train, epsilon, method))(method)
 
-            def of_network(name: str, rows: np.ndarray, x=x, networks=networks) -> np.ndarray:
-                logits = networks[name](torch.from_numpy(x[rows]).float()).logits.detach()
-                return (logits[:, 1] - logits[:, 0]).numpy()
-
-            yield label, epsilon, mean(of_network)
-
-    def svm(name: str, rows: np.ndarray) -> np.ndarray:
-        fit = make_pipeline(StandardScaler(), SVC(C=1.0)).fit(found[train[name]], y[train[name]])
-        return np.asarray(fit.decision_function(found[rows]))
-
-    yield FLOOR, None, mean(svm)
+            yield label, epsilon, mean(lambda name, rows, x=x, nets=networks: margins(nets[name], x[rows]))
+    yield FLOOR, None, mean(lambda name, rows: score_svm(found, y, train[name], rows))
     drawn = np.arange(PICTURES) % 2
     nobody = make_pipeline(StandardScaler(), LogisticRegression(C=0.03, max_iter=500)).fit(held["public"], drawn)
     yield NOBODY, None, mean(lambda name, rows: nobody.decision_function(found[rows]))
@@ -165,14 +150,9 @@ REPORTED = {
 
 
 def main() -> None:
-    options = asked(str(__doc__), HERE / "one_message_phantom.json", splits=5)
-    groups = {f"2 x {patients} patients": partial(lines_of, patients=patients, tried=REPORTED) for patients in TRAINED}
-    kept = collected(options, groups)
-    if options.out == HERE / "one_message_phantom.json":
-        command = "python -m benchmarks.studies.one_message_phantom"
-        floor, above = FLOOR.format("detector"), "the SVM on the detector"
-        made = tables(kept, options.commit, command=command, groups=tuple(groups), floor=floor, above=above)
-        write_tables(TABLE, made)
+    options = ask_splits(__doc__, "one_message_phantom", splits=5)
+    given = partial(lines_of, tried=REPORTED)
+    collect_splits(options, {f"2 x {patients} patients": partial(given, patients=patients) for patients in TRAINED})
 
 
 if __name__ == "__main__":

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import BUILD, DATA
+from benchmarks.shared.records import read_measured, write_measured
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
-import json
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -48,9 +49,7 @@ from personalize.routing_outside import Routing, route_experts
 from pipelines.data.pictures.label_maps import square_around
 from privacy.dp.access import Rows, Split
 
-HERE = Path(__file__).parents[1] / "measured"
-KEPT = HERE / "outside.json"
-DATA = Path(os.environ.get("CONSILIUM_DATA", HERE.parents[2] / "shared" / "data")) / "fundus"
+FUNDUS = DATA / "fundus"
 SIDE, MOST = 32, 25
 TASK = Task(UNet(width=4, levels=3, norm="batch"), (3, SIDE, SIDE), 2, "segmentation")
 CUPS = Task(UNet(width=4, levels=3, norm="batch"), (3, SIDE, SIDE), 3, "segmentation")
@@ -63,13 +62,13 @@ ALL: tuple[Term, ...] = ("consistency", "shape", "entropy")
 
 def pictures() -> dict[str, tuple[Tensor, Tensor]]:
     """Source -> pictures (n, 3, 32, 32) in [-1, 1] and their classes (n, 32, 32): 1 disc, 2 cup, of Drishti alone."""
-    kept = HERE.parents[1] / "build" / f"outside-{SIDE}.npz"
+    kept = BUILD / f"outside-{SIDE}.npz"
     if not kept.exists():
         found: dict[str, Any] = {}
         for source in ("drishti", "rimone"):
             xs, ys = [], []
-            for path in sorted((DATA / source / "images").iterdir()):
-                mask = next((DATA / source / "masks").glob(f"{path.stem}.*"))
+            for path in sorted((FUNDUS / source / "images").iterdir()):
+                mask = next((FUNDUS / source / "masks").glob(f"{path.stem}.*"))
                 values = np.asarray(Image.open(mask).convert("L"))
                 classes = values if source == "drishti" else (values == 255).astype(np.uint8)
                 if not classes.any():
@@ -289,17 +288,17 @@ def inside(kept: dict[str, Any]) -> None:
 
 def done(key: str, cell: Mapping[str, Any], begun: float) -> None:
     print(f"{key}: {cell.get('as trained', '')} {time.process_time() - begun:.0f} s", flush=True)
-    KEPT.write_text(json.dumps(STORE, indent=0, separators=(",", ":")) + "\n")
+    write_measured("outside", STORE, indent=0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = make_parser(__doc__)
     parser.add_argument("part", choices=("measure", "choose", "inside"))
     parser.add_argument("--seeds", type=int, nargs="*", default=[*SEEDS])
     said = parser.parse_args()
     SEEDS[:] = said.seeds
     torch.set_num_threads(1)
-    STORE.update(json.loads(KEPT.read_text()) if KEPT.exists() else {})
+    STORE.update(read_measured("outside"))
     for name in ("outside", "choice", "inside"):
         STORE.setdefault(name, {})
     {"measure": measure, "choose": choose, "inside": inside}[said.part](STORE)

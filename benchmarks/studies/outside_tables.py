@@ -1,24 +1,17 @@
-"""Write the tables of docs/results/routing.md from the cells of benchmarks/measured/outside.json.
+"""Tables of docs/results/routing.md from the cells of benchmarks/measured/outside.json.
 
-python -m benchmarks.studies.outside_tables --commit 1234567 && python -m benchmarks.tables.results_tables
+python -m benchmarks.tables.derived --write routing
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from benchmarks.studies.one_message import write_tables
-from benchmarks.studies.outside import KEPT, LINES, SEEDS, TAUS
+from benchmarks.studies.outside import LINES, SEEDS, TAUS
 
-PAGE = Path(__file__).parents[2] / "docs/results/data/routing.json"
-COMMAND = "CONSILIUM_DATA=… python -m benchmarks.studies.outside"
 SITES = ("drishti-1", "drishti-2", "rimone-1", "rimone-2")
 Made = tuple[list[str], list[list[str]]]
 
@@ -134,30 +127,3 @@ def rule(kept: Mapping[str, Any]) -> Made:
 
 
 RULES = (("experts, image", 0.95), ("statistics", 0.85))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--commit", default="0000000")
-    commit, kept = parser.parse_args().commit, json.loads(KEPT.read_text())
-    SEEDS[:] = [s for s in SEEDS if all(f"{site} | {s}" in kept["outside"] for site in SITES)]  # whole seeds only
-    tables: dict[str, tuple[str, Callable[[], Made]]] = {
-        "ways": ("measure", lambda: ways(kept)),
-        "taus": ("measure && … inside", lambda: taus(kept)),
-        "epochs": ("measure", lambda: epochs(kept)),
-        "choice": ("choose", lambda: choice(kept)),
-        "rule": ("measure", lambda: rule(kept)),
-    }
-    if kept["inside"]:
-        tables["steps"] = ("inside", lambda: inside(kept, "disc", ("disc",), (2, 8)))
-        tables["cups"] = ("inside", lambda: inside(kept, "cup", ("disc", "cup"), (8,)))
-    made = {}
-    for name, (part, table) in tables.items():
-        columns, rows = table()
-        made[name] = {"command": f"{COMMAND} {part}", "commit": commit, "date": datetime.now(UTC).date().isoformat()}
-        made[name] |= {"columns": columns, "rows": rows}
-    write_tables(PAGE, made)
-
-
-if __name__ == "__main__":
-    main()

@@ -23,14 +23,15 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import read_measured, write_measured
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -55,8 +56,6 @@ from pipelines.data.split import split_patients
 from privacy.dp.access import Access, Draw, Rows, Split, open_access
 from privacy.message import Call, Message
 
-HERE = Path(__file__).parents[1] / "measured"
-KEPT = HERE / "partitions.json"
 BATCHES, BATCH = 10, 16
 FRACTIONS = {"train": 0.6, "validation": 0.1, "test": 0.3}
 TASK = Task(Mlp(hidden=(64, 32)), (64,), 10)
@@ -290,7 +289,7 @@ STORE: dict[str, Any] = {}
 
 
 def save() -> None:
-    KEPT.write_text(json.dumps(STORE, ensure_ascii=False, indent=0, separators=(",", ":")) + "\n")
+    write_measured("partitions", STORE, indent=0)
 
 
 def measure(kept: dict[str, Any]) -> None:
@@ -423,12 +422,12 @@ PARTS = {each.__name__: each for each in (choose, measure, bandwidth, toy, newco
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = make_parser(__doc__)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--seeds", type=int, nargs="*", default=[*SEEDS])
     said = parser.parse_args()
     torch.set_num_threads(1)
-    STORE.update(json.loads(KEPT.read_text()) if KEPT.exists() else {})
+    STORE.update(read_measured("partitions"))
     for name in ("chosen", "measured", "toy", "newcomers", "speed"):
         STORE.setdefault(name, {})
     SEEDS[:] = said.seeds

@@ -1,27 +1,20 @@
-"""Write the tables of docs/results/partitions.md from the cells of benchmarks/measured/partitions.json.
+"""Tables of docs/results/partitions.md from the cells of benchmarks/measured/partitions.json.
 
-    python -m benchmarks.studies.partitions_tables --commit 1234567 && python -m benchmarks.tables.results_tables
+    python -m benchmarks.tables.derived --write partitions
 
 The papers' figures are those of Luo's slides (proposal, 2025) on FedSLD, APPLE and PGFed, in per cent.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
 
-from benchmarks.studies.one_message import write_tables
-from benchmarks.studies.partitions import BATCHES, KEPT, ROWS, SEEDS, SETTINGS, best, dealt
+from benchmarks.studies.partitions import BATCHES, ROWS, SEEDS, SETTINGS, best, dealt
 
-PAGE = Path(__file__).parents[2] / "docs/results/data/partitions.json"
-COMMAND = "python -m benchmarks.studies.partitions"
 REACHING = ("APFL", "FedPer", "Per-FedAvg", "FedRoD", "PGFed", "PGFedMo")
 """The methods of the slides' table of convergence."""
 PAPER: Mapping[str, Mapping[str, str]] = {  # practical and pathological: MNIST / CIFAR10; Dirichlet: CIFAR10, 25
@@ -246,30 +239,3 @@ def settings(kept: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             cells += [f"lr {lr}{', ' if own else ''}{own}", str(tried)]
         rows.append(cells)
     return ["method", "steps a round", "own key that was tried", "practical", "tried", "dirichlet", "tried"], rows
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--commit", default="0000000")
-    commit, kept = parser.parse_args().commit, json.loads(KEPT.read_text())
-    tables: dict[str, tuple[str, Callable[[Mapping[str, Any]], tuple[list[str], list[list[str]]]]]] = {
-        "accuracy": ("measure", accuracy),
-        "pooled": ("measure", pooled),
-        "gains": ("measure", gains),
-        "cost": ("measure", cost),
-        "bandwidth": ("bandwidth", bandwidth),
-        "directed": ("measure", directed),
-        "toy": ("toy", toy),
-        "newcomers": ("newcomers", newcomers),
-        "settings": ("choose", settings),
-    }
-    made = {}
-    for name, (part, table) in tables.items():
-        columns, rows = table(kept)
-        made[name] = {"command": f"{COMMAND} {part}", "commit": commit, "date": datetime.now(UTC).date().isoformat()}
-        made[name] |= {"columns": columns, "rows": rows}
-    write_tables(PAGE, made)
-
-
-if __name__ == "__main__":
-    main()

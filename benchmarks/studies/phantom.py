@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.shared.options import make_parser
 from pipelines.phantom.files import render, write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.phantom.scanner import SCANNERS
@@ -31,6 +32,7 @@ def means(scanner: str) -> tuple[float, float, float, float]:
 
 
 if __name__ == "__main__":
+    make_parser(__doc__).parse_args()
     print("| scanner | gland | lesion | slices with lesion | ms a slice |\n|---|---|---|---|---|")
     for name in SCANNERS:
         gland, lesion, share, spent = means(name)

@@ -15,31 +15,30 @@ what stands there is not run again.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from PIL import Image
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.nn import functional
 
+from benchmarks.shared.intervals import format_change, format_interval
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import BUILD, PICTURES
+from benchmarks.shared.records import make_table, read_measured, say_epsilon, write_measured
+from benchmarks.shared.rounds import find_noise, run_rounds
+from benchmarks.shared.skin import cut_lesions, number_lesions, open_picture, read_lines
 from benchmarks.studies import many_classes, one_message
 from benchmarks.studies.clip_pair import NAMES, OUT, public
-from benchmarks.studies.one_message import DATA, change, cut, interval, scaled, write_tables
+from benchmarks.studies.one_message import scaled
 from federation.descent import Site, Work
 from federation.features.whitening import fit_whitening, whiten_features
 from federation.fedavg import FedAvg
@@ -48,7 +47,6 @@ from federation.local import Local
 from federation.models.clip import Clip, ClipPictures, read_tensors
 from federation.models.clip_towers import select_text_tensors
 from federation.models.mlp import Mlp
-from federation.parameters import loaded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from personalize.fedavg_local import FedAvgLocal
@@ -56,20 +54,14 @@ from personalize.pfedmoap import MixedPrompts, PFedMoAP
 from personalize.prompts import ZeroShot
 from pipelines.data.clip_file import read_clip
 from privacy.dp.access import Rows, open_access
-from privacy.dp.accounting import calibrate_noise
-from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
-from privacy.message import Call, Message
 
-HERE = Path(__file__).parents[1] / "measured"
-KEPT, TABLE = HERE / "prompts.json", HERE.parents[1] / "docs/results/data/prompts.json"
-PICTURE = HERE.parents[1] / "docs/pictures/experts.png"
+PICTURE = PICTURES / "experts.png"
 GROUPS = ("four sources", "Dirichlet 0.5")
 ROUNDS, PRIVATE_ROUNDS, STEPS, SAMPLING, CLIP, DELTA = 15, 8, 3, 0.25, 1.0, 1e-5
 TEMPLATES = ("a dermatoscopic picture of a {}.",)
 BATCH = 32
-CHOSEN = HERE / "prompts_chosen.json"
 MOMENTS = {"alone": one_message.ALONE, "together, firmer": one_message.FIRMER}
 
 
@@ -118,12 +110,12 @@ class World(NamedTuple):
 def world() -> World:
     model = read_clip(Clip(weights=str(OUT / "model.safetensors"), classes=NAMES, templates=TEMPLATES))
     w = read_tensors(model, (OUT / "model.safetensors").read_bytes())
-    lines = list(csv.DictReader((DATA / "labels.csv").open()))
-    kept = HERE.parents[1] / "build" / "prompts" / f"{model.sha256[:16]}.npy"
+    lines = read_lines()
+    kept = BUILD / "prompts" / f"{model.sha256[:16]}.npy"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         extractor = ClipPictures(model, w)
-        pictures = (np.asarray(Image.open(DATA / one["image"]).convert("RGB")) / 127.5 - 1 for one in lines)
+        pictures = (np.asarray(open_picture(one)) / 127.5 - 1 for one in lines)
         np.save(kept, np.concatenate([extractor.extract(x.transpose(2, 0, 1)[None]) for x in pictures]))
     vectors = np.load(kept)
     stripe = np.array([public(one) for one in lines])
@@ -171,7 +163,7 @@ class Cut(NamedTuple):
 def divided(group: str, split: int) -> Cut:
     """Hospitals with fewer than 20 training pictures take no part, as with a Dirichlet distribution some may."""
     site = hospitals(group, split)
-    place = cut(site, world().lesion, split)
+    place = cut_lesions(site, world().lesion, split)
     rows = [{name: np.flatnonzero((site == name) & (place == k)) for name in np.unique(site)} for k in (0, 2)]
     names = [name for name in rows[0] if len(rows[0][name]) >= 20 and len(rows[1][name])]
     return Cut({name: rows[0][name] for name in names}, {name: rows[1][name] for name in names})
@@ -193,20 +185,11 @@ def private(lr: float) -> Work:
 
 def chosen(line: Line, epsilon: float | None) -> Line:
     """The line with the rates that were chosen on split 100."""
-    rates = json.loads(CHOSEN.read_text())
+    rates = read_measured("prompts_chosen")
     method = replace(line.method, gate_lr=rates["gate"]) if isinstance(line.method, PFedMoAP) else line.method
     if epsilon is not None:
         return replace(line, method=method, work=private(rates["prompt"]))
     return replace(line, method=method, work=Work(lr=rates["prompt" if line.prompt else "head"], batch=BATCH))
-
-
-def noise_of(epsilon: float) -> float:
-    """The noise multiplier for all steps of all rounds."""
-    return calibrate_noise(
-        lambda noise: [SelfComposed(PoissonSampled(SAMPLING, Gaussian(noise)), STEPS * PRIVATE_ROUNDS)],
-        epsilon=epsilon,
-        delta=DELTA,
-    )
 
 
 class Trained(NamedTuple):
@@ -223,30 +206,22 @@ def trained(line: Line, division: Cut, epsilon: float | None, seed: int) -> Trai
     model = now.model if line.prompt else Mlp(hidden=())
     task = Task(model, (now.vectors.shape[1],), len(NAMES), frozen=now.frozen if line.prompt else None)
     torch.manual_seed(seed)
-    sites, memories = {}, {}
-    noise = None if epsilon is None else noise_of(epsilon)
+    sites = {}
+    noise = None if epsilon is None else find_noise(epsilon, DELTA, STEPS * PRIVATE_ROUNDS, SAMPLING)
     for k, (name, own) in enumerate(division.train.items()):
-        number = np.unique(now.lesion[own], return_inverse=True)[1]
-        rows = {"train": Rows(now.vectors[own], torch.from_numpy(now.y[own]), torch.from_numpy(number))}
+        rows = {"train": Rows(now.vectors[own], torch.from_numpy(now.y[own]), number_lesions(now.lesion[own]))}
         if noise is None:
             access = open_access(rows, batch=line.work.batch, seed=1000 * seed + k)
         else:
             access = open_private(rows, Protection(clip=CLIP, sampling=SAMPLING, views=1, noise=noise))
-        sites[name], memories[name] = Site(name, task, line.work, access), Message()
-    state = method.start(initial_parameters(method, task, seed=seed), {name: Message() for name in sites})
-    merged: dict[str, int] = {}
-    rounds = getattr(method, "rounds", ROUNDS if epsilon is None else PRIVATE_ROUNDS)
-    for round_ in range(1, rounds + 1):
-        call, replies = Call("prompts", round_, "train", merged), {}
-        for name, site in sites.items():
-            replies[name], memories[name] = method.train(site, method.send(state, name, call), memories[name], call)
-        state, merged = method.merge(state, replies), dict.fromkeys(sites, round_)
-    call = Call("prompts", rounds + 1, "finish", merged)
-    networks = {
-        name: loaded(method.network(task), method.model(site, method.send(state, name, call), memories[name])).eval()
-        for name, site in sites.items()
-    }
-    notes = {name: dict(memory.facts.get("notes", {})) for name, memory in memories.items()}
+        sites[name] = Site(name, task, line.work, access)
+    found = run_rounds(
+        method, task, lambda name, _: sites[name], sites, run="prompts",
+        rounds=getattr(method, "rounds", ROUNDS if epsilon is None else PRIVATE_ROUNDS),
+        initial=initial_parameters(method, task, seed=seed),
+    )  # fmt: skip
+    networks = found.networks()
+    notes = {name: dict(memory.facts.get("notes", {})) for name, memory in found.memories.items()}
     return Trained(networks, notes, time.monotonic() - began)
 
 
@@ -289,15 +264,15 @@ def floors(group: str, split: int) -> Iterator[tuple[str, dict[str, float]]]:
 
 def keep(kept: dict[str, dict[str, dict[str, float]]], name: str, split: int, values: dict[str, float]) -> None:
     kept.setdefault(name, {})[str(split)] = values
-    KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    write_measured("prompts", kept, sort=True)
     print(name, split, values, flush=True)
 
 
 def completed(splits: range, lines: Mapping[str, Line], epsilons: tuple[float | None, ...]) -> dict:
     """`group | line | epsilon` -> split -> measures."""
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept = read_measured("prompts")
     for split, epsilon, group in product(splits, epsilons, GROUPS if None in epsilons else GROUPS[1:]):
-        said = "inf" if epsilon is None else f"{epsilon:g}"
+        said = say_epsilon(epsilon)
         for name, line in lines.items():
             key = f"{group} | {name} | {said}"
             if str(split) in kept.get(key, {}):
@@ -330,7 +305,7 @@ def choose() -> None:
     tuned = BY_NAME["linear head on the vectors, FedAvg, fine-tuned"]
     head = best("head", (3e-3, 1e-2, 3e-2, 1e-1, 3e-1), lambda r: replace(tuned, work=Work(lr=r, batch=BATCH)))
     said = {"prompt": lr, "gate": gate, "head": head, "tried": tried}
-    CHOSEN.write_text(json.dumps(said, indent=1) + "\n")
+    write_measured("prompts_chosen", said)
 
 
 def draw() -> None:
@@ -365,18 +340,12 @@ def draw() -> None:
     axes[0].set_ylabel("hospital", fontsize=8)
     figure.tight_layout()
     figure.savefig(PICTURE, dpi=110)
-    (HERE / "prompts_experts.json").write_text(json.dumps(told, indent=1) + "\n")
+    write_measured("prompts_experts", told)
 
 
-def told(values: list[float]) -> str:
-    """Mean and half of Student's 95 % interval; of one split the value."""
-    return interval(np.array(values)) if len(values) > 1 else f"{values[0]:.3f}"
-
-
-def tables(kept: Mapping[str, Mapping[str, Mapping[str, float]]], commit: str) -> dict[str, object]:
+def tables(kept: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, object]:
     """AUC and accuracy of each line, and the AUC's gain over PromptFL with fine-tuning, in pairs of splits."""
-    origin = {"command": "CONSILIUM_DATA=… python -m benchmarks.studies.prompts", "commit": commit}
-    origin["date"], found = datetime.now(UTC).date().isoformat(), {}
+    found: dict[str, object] = {}
     for group in GROUPS:
         rows, base = [], kept.get(f"{group} | {FIRST} | inf", {})
         order = {name: k for k, name in enumerate(["majority guess", *BY_NAME])}
@@ -384,11 +353,11 @@ def tables(kept: Mapping[str, Mapping[str, Mapping[str, float]]], commit: str) -
         for name in sorted(names, key=lambda one: (order.get(one, 99), one)):
             values = kept[f"{group} | {name} | inf"]
             both = {s: one["auc"] for s, one in values.items() if s in base}
-            gain = "" if name == FIRST or len(both) < 2 else change(both, {s: base[s]["auc"] for s in both})
-            cells = [told([one[what] for one in values.values()]) for what in ("auc", "accuracy")]
+            gain = "" if name == FIRST or len(both) < 2 else format_change(both, {s: base[s]["auc"] for s in both})
+            cells = [format_interval([one[what] for one in values.values()]) for what in ("auc", "accuracy")]
             rows.append([name, *cells, gain, f"{len(values)}"])
         columns = ["line", "AUC", "accuracy", f"AUC over {FIRST}", "splits"]
-        found[group.replace(" ", "-").replace(".", "").lower()] = {**origin, "columns": columns, "rows": rows}
+        found[group.replace(" ", "-").replace(".", "").lower()] = make_table(columns, rows)
     said = [one for one in ("3", "8", "50") if any(f"{GROUPS[1]} | {name} | {one}" in kept for name in PRIVATELY)]
     known = [kept.get(f"{GROUPS[1]} | {name} | {one}", {}) for name in PRIVATELY for one in said]
     splits = sorted(set.intersection(*(set(one) for one in known))) if known else []
@@ -398,30 +367,26 @@ def tables(kept: Mapping[str, Mapping[str, Mapping[str, float]]], commit: str) -
         mean = [[np.mean([each[s][what] for s in splits]) for what in ("auc", "accuracy")] for each in of]
         rows.append([name, *(f"{auc:.3f} / {accuracy:.3f}" for auc, accuracy in mean)])
     columns = ["line", *(f"ε = {one}" for one in said), "ε = ∞"]
-    found["private"] = {**origin, "command": f"{origin['command']} --private 8", "columns": columns, "rows": rows}
+    found["private"] = make_table(columns, rows)
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__))
+    parser = make_parser(__doc__)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--choose", action="store_true")
     parser.add_argument("--private", type=float, nargs="+", help="epsilons")
     parser.add_argument("--draw", action="store_true")
-    parser.add_argument("--commit", default=os.environ.get("COMMIT", "0000000"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.choose:
         choose()
     elif options.draw:
         draw()
+    elif options.private:
+        completed(range(options.splits), {name: BY_NAME[name] for name in PRIVATELY}, tuple(options.private))
     else:
-        if options.private:
-            alike = {name: BY_NAME[name] for name in PRIVATELY}
-            kept = completed(range(options.splits), alike, tuple(options.private))
-        else:
-            kept = completed(range(options.splits), BY_NAME, (None,))
-        write_tables(TABLE, tables(kept, options.commit))
+        completed(range(options.splits), BY_NAME, (None,))
 
 
 if __name__ == "__main__":

@@ -15,49 +15,39 @@ settings (`--choose`) were chosen on 100 and 101: rates of 1e-3, 3e-3 and 1e-2, 
 
 from __future__ import annotations
 
-import argparse
-import csv
 import itertools
-import json
-import os
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
-from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.phantoms import read_slices
+from benchmarks.shared.records import make_table, read_measured, write_measured
+from benchmarks.shared.rounds import find_noise, run_rounds
+from benchmarks.shared.skin import column, merge_archives, number_lesions, read_lines, shrink_pictures
 from federation.augmentation import AUGMENTATIONS
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
-from federation.parameters import loaded
+from federation.parameters import loaded, read_parameters
 from federation.pretraining import Pretrained, pretrain_network, start_task_with
-from federation.randomness import derive_seed, use_seed
+from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.prior import PRIORS, draw_pictures
 from harmonize.scale import Scale
 from pipelines.data.images import Slices
-from pipelines.data.prepare import prepare_slices
-from pipelines.phantom.files import render
 from pipelines.phantom.patients import PhantomSource
 from privacy.dp.access import Rows, open_access
-from privacy.dp.accounting import calibrate_noise
-from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
-from privacy.message import Call, Message
+from privacy.message import Message
 
-DATA = Path(os.environ.get("CONSILIUM_DATA", Path(__file__).parents[3] / "shared" / "data")) / "ham10000"
 MODEL = Cnn(widths=(16, 24, 32), norm="group")
-TABLE = Path(__file__).parents[2] / "docs/results/data/public-start.json"
-LEAST = 3  # pixels of a slice's lesion, as the shipped configurations have it
 SAMPLING, EPSILON, DELTA = 0.25, 3.0, 1e-5
 CHOSEN = {
     "phantom ∞": {"random": 3e-3, "public": 3e-3, "strength": 0.0},
@@ -91,14 +81,8 @@ def phantom(split: int) -> World:
     images, found = Slices(size=32, spacing_mm=2.25), []
     for number, scanner in enumerate(("P", "L")):
         source = PhantomSource(scanner=scanner, patients=108, seed=7000 + 2 * split + number)
-        x, y, patient = [], [], []
-        for one in range(source.patients):
-            image, lesion, gland = render(source, one)[:3]
-            made = prepare_slices(replace(image, values=image.values / 1000), lesion=lesion, gland=gland, images=images)
-            x.append(torch.from_numpy(made.images))
-            y.append(torch.from_numpy(made.lesion.sum(axis=(1, 2)) >= LEAST).long())
-            patient.append(torch.full((len(made.images),), one))
-        found.append(_divided(torch.cat(x), torch.cat(y), torch.cat(patient), range(48)))
+        read = read_slices(source, images=images, values=lambda values: values / 1000)
+        found.append(_divided(read.x, read.y, read.patient, range(48)))
     scale = Scale(low=0.0, high=3.5)
     public = scale.back(draw_pictures(PRIORS["prostate_adc"], torch.arange(1200) % 2, (1, 32, 32), 0))
     return World(tuple(found), Task(MODEL, (1, 32, 32), 2), public, 0.0, 3.5)
@@ -118,14 +102,10 @@ def ham10000(split: int) -> World:
 
 @lru_cache(maxsize=1)
 def pictures() -> tuple[torch.Tensor, torch.Tensor, np.ndarray, np.ndarray]:
-    lines = list(csv.DictReader((DATA / "labels.csv").open()))
-    site = np.array([{"vienna_dias": "vidir_modern"}.get(line["site"], line["site"]) for line in lines])
-    lines = [line for line, name in zip(lines, site, strict=True) if name != "vidir_molemax"]
-    small = [Image.open(DATA / line["image"]).convert("RGB").resize((32, 32), Image.Resampling.BOX) for line in lines]
-    x = torch.from_numpy(np.stack([np.asarray(one, np.float32) for one in small])).permute(0, 3, 1, 2) / 127.5 - 1
-    lesion = np.unique([line["patient"] for line in lines], return_inverse=True)[1]
-    y = torch.tensor([int(line["label"]) for line in lines])
-    return x, y, lesion, site[site != "vidir_molemax"]
+    lines = [line for line in read_lines() if line["site"] != "vidir_molemax"]
+    x, site = shrink_pictures(lines, 32), merge_archives(lines)
+    lesion = number_lesions(column(lines, "patient")).numpy()
+    return x, torch.from_numpy(column(lines, "label")), lesion, site
 
 
 def _divided(x: torch.Tensor, y: torch.Tensor, patient: torch.Tensor, train: object) -> Hospital:
@@ -155,27 +135,25 @@ def fitted(make, split: int, *, private: bool, lr: float, strength: float | None
     work = Work(lr=lr, epochs=2, augment="flip")
     steps = rounds * 2 * round(1 / SAMPLING)
 
-    def events(noise: float) -> list[SelfComposed]:
-        return [SelfComposed(PoissonSampled(SAMPLING, Gaussian(noise)), steps)]
+    noise = find_noise(EPSILON, DELTA, steps, SAMPLING) if private else 0.0
+    dealt = {f"h{number}": one for number, one in enumerate(world.hospitals)}
 
-    noise = calibrate_noise(events, epsilon=EPSILON, delta=DELTA) if private else 0.0
-    state, memories = method.start(initial_parameters(method, task, seed=split), {}), [Message()] * 2
-    for round_ in range(1, rounds + 1):
-        call, replies = Call("public_start", round_, "train", {}), {}
-        for number, one in enumerate(world.hospitals):
-            rows, name = {"train": one.train, "validation": one.train}, f"h{number}"
-            seed, augment = derive_seed(split, number, round_), AUGMENTATIONS["flip"]
-            access = open_access(rows, batch=work.batch, seed=seed, augment=augment)
-            if private:
-                protection = Protection(noise=noise, clip=1.0, sampling=SAMPLING, views=4)
-                access = open_private(rows, protection, augment=augment)
-            with use_seed(seed):
-                site = Site(name, world.task, work, access)
-                replies[name], memories[number] = method.train(
-                    site, method.send(state, name, call), memories[number], call
-                )
-        state = method.merge(state, replies)
-    return score(world, method.model(site, method.send(state, name, call), Message()))
+    def seed_of(name: str, round_: int) -> int:
+        return derive_seed(split, int(name[1:]), round_)
+
+    def open_site(name: str, round_: int) -> Site:
+        rows, augment = {"train": dealt[name].train, "validation": dealt[name].train}, AUGMENTATIONS["flip"]
+        if private:
+            protection = Protection(noise=noise, clip=1.0, sampling=SAMPLING, views=4)
+            return Site(name, world.task, work, open_private(rows, protection, augment=augment))
+        access = open_access(rows, batch=work.batch, seed=seed_of(name, round_), augment=augment)
+        return Site(name, world.task, work, access)
+
+    initial = initial_parameters(method, task, seed=split)
+    found = run_rounds(
+        method, task, open_site, dealt, run="public_start", rounds=rounds, initial=initial, seed_of=seed_of
+    )
+    return score(world, read_parameters(found.network("h1", memory=Message())))
 
 
 def choose(make) -> None:
@@ -188,17 +166,11 @@ def choose(make) -> None:
         print(f"{said}: {np.round(found, 3)} {np.mean(found):.3f}", flush=True)
 
 
-def interval(found: list[float]) -> str:
-    half = stats.t.ppf(0.975, len(found) - 1) * np.std(found, ddof=1) / np.sqrt(len(found))
-    return f"{np.mean(found):.3f} ± {half:.3f}"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("data", choices=("phantom", "ham10000"))
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--choose", action="store_true")
-    parser.add_argument("--commit", default="6fdc804", help="of the code that is measured")
     options = parser.parse_args()
     torch.set_num_threads(1)
     make = {"phantom": phantom, "ham10000": ham10000}[options.data]
@@ -215,38 +187,30 @@ def main() -> None:
         }
         told["ε = 3" if private else "∞"] = found
         gain = [b - a for a, b in zip(found["random"], found["public"], strict=True)]
-        print({name: interval(values) for name, values in {**found, "gain": gain}.items()}, flush=True)
+        print({name: format_interval(values) for name, values in {**found, "gain": gain}.items()}, flush=True)
     floor = [score(make(split), start(make, how["strength"])) for split in range(options.splits)]
-    print("nobody", interval(floor))
-    kept = {
-        "commit": options.commit,
-        "made": datetime.now(UTC).date().isoformat(),
-        "splits": options.splits,
-        "found": told,
-        "nobody": floor,
-    }
-    path = Path(__file__).parents[1] / "measured/public_start.json"
-    before = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(figures := {**before, options.data: kept}, indent=1) + "\n")
-    told = json.loads(TABLE.read_text()) | {key: table(key, one) for key, one in figures.items()}
-    TABLE.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    print("nobody", format_interval(floor))
+    kept = {"splits": options.splits, "found": told, "nobody": floor}
+    write_measured("public_start", {**read_measured("public_start"), options.data: kept})
 
 
-def table(key: str, kept: dict) -> dict[str, object]:
-    rows = [["the start as it is (ε = 0)", "", interval(kept["nobody"]), "", ""]]
+def tables(kept: dict) -> dict[str, object]:
+    return {key: table(one) for key, one in kept.items()}
+
+
+def table(kept: dict) -> dict[str, object]:
+    rows = [["the start as it is (ε = 0)", "", format_interval(kept["nobody"]), "", ""]]
     for privacy, found in kept["found"].items():
         gains = [[b - a for a, b in zip(found["random"], found["public"], strict=True)]]
         gains.append([b - a for a, b in zip(kept["nobody"], found["public"], strict=True)])
-        begins = [interval(found[name]) for name in ("random", "public")]
+        begins = [format_interval(found[name]) for name in ("random", "public")]
         rows.append([f"FedAvg, ε = {privacy.removeprefix('ε = ')}", *begins, *(signed(gain) for gain in gains)])
-    command = f"CONSILIUM_DATA=… python -m benchmarks.studies.public_start {key} --splits {kept['splits']}"
     columns = ["model", "begun at random", "begun on the prior", "gain by the start", "gain over the start as it is"]
-    head = {"command": command, "commit": kept["commit"], "date": kept["made"]}
-    return {**head, "columns": columns, "rows": rows}
+    return make_table(columns, rows)
 
 
 def signed(found: list[float]) -> str:
-    return ("+" if np.mean(found) > 0 else "") + interval(found).replace("-", "−")
+    return ("+" if np.mean(found) > 0 else "") + format_interval(found).replace("-", "−")
 
 
 if __name__ == "__main__":

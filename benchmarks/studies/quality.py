@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -180,7 +181,7 @@ def line(name: str, found: list[Quality]) -> str:
 
 
 if __name__ == "__main__":
-    reader = argparse.ArgumentParser()
+    reader = make_parser(__doc__)
     reader.add_argument("--sets", nargs="+", default=["L16", "E16", "L48"])
     reader.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     reader.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))

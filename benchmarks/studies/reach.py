@@ -10,7 +10,6 @@ high and routing's is low, the unsupervised loss leads elsewhere. Dice, mean ove
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from copy import deepcopy
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.shared.options import make_parser
 from federation.parameters import loaded
 from federation.task import Task
 from personalize.adaptation_baselines import Tent, tent
@@ -76,7 +76,7 @@ def dice(task: Task, module: nn.Module, cohort: Cohort, rows: Rows) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("run")
     parser.add_argument("--epochs", type=int, default=40)
     options = parser.parse_args()

@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import json
 import statistics
 from collections.abc import Iterator, Sequence
@@ -153,7 +154,7 @@ def pictures(run: Path) -> None:
 
 
 if __name__ == "__main__":
-    reader = argparse.ArgumentParser()
+    reader = make_parser(__doc__)
     reader.add_argument("what", choices=["adc", "pictures"])
     reader.add_argument("places", nargs="*", help="translator files, or folders of runs")
     asked = reader.parse_args()

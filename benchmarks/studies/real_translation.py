@@ -12,11 +12,8 @@ The picture goes to docs/pictures/real_translation.png, the table into docs/resu
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,9 +21,11 @@ import matplotlib
 import numpy as np
 from scipy import stats
 
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import DATA, PICTURES
+from benchmarks.shared.records import make_table, write_tables
 from benchmarks.studies.detector_slices import detector
 from benchmarks.studies.no_patient import CACHE, INPUTS, KINDS
-from benchmarks.studies.one_message import write_tables
 from harmonize.randomized import Randomized
 from harmonize.scale import ignore_progress
 from pipelines.data.dicom.reader import read_dicom
@@ -43,10 +42,8 @@ from pipelines.phantom.patients import Contrast
 from pipelines.runs.store import DiskFolder
 from pipelines.translate import main as translate
 
-HERE = Path(__file__).parents[1] / "measured"
-TABLE = HERE.parents[1] / "docs/results/data/t2w.json"
-PICTURE = HERE.parents[1] / "docs/pictures/real_translation.png"
-DATA = Path(os.environ.get("CONSILIUM_DATA", HERE.parents[2] / "shared" / "data")) / "prostatex"
+PICTURE = PICTURES / "real_translation.png"
+PROSTATEX = DATA / "prostatex"
 SELECT = {"adc": {"ImageType": "ADC"}, "t2w": {"ImageType": "NORM", "SequenceName": "*tse2d1_25"}}
 NAMES = {"adc": "ADC", "t2w": "T2-weighted"}
 GLAND, LESION, ZONES = "whole_gland_Bosma22b", "lesion_expert", "zonal_Yuan23"
@@ -84,7 +81,7 @@ def seen(contrast: Contrast, folder: Path, masks: str) -> Seen:
     (study,), _ = read_dicom(source(contrast, folder))
     values = np.asarray(study.image.values, np.float32)
     unit = values * np.float32(1e-3) if contrast == "adc" else standardize_values(values)
-    found = [on(study.image, DATA / "labels" / kind / f"{masks}.nii.gz") for kind in (GLAND, LESION, ZONES)]
+    found = [on(study.image, PROSTATEX / "labels" / kind / f"{masks}.nii.gz") for kind in (GLAND, LESION, ZONES)]
     return Seen(study.image, Volume(unit, study.image.affine), found[0] > 0, found[1] > 0, found[2])
 
 
@@ -121,21 +118,19 @@ def figures(one: Seen, contrast: Contrast) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__))
-    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
-    options = parser.parse_args()
-    mapping = json.loads((DATA / "labels/ProstateX-mapping.json").read_text())
+    make_parser(__doc__).parse_args()
+    mapping = json.loads((PROSTATEX / "labels/ProstateX-mapping.json").read_text())
     masks = {key.partition("_")[0]: name for key, name in mapping.items()}
     rows, pictures = [], []
     with tempfile.TemporaryDirectory() as place:
         for contrast in KINDS:
             file = written(contrast, Path(place))
-            for case in sorted(path.name for path in (DATA / "dicom").iterdir()):
+            for case in sorted(path.name for path in (PROSTATEX / "dicom").iterdir()):
                 out = Path(place) / f"{contrast}-{case}"
-                asked = [str(file), str(DATA / "dicom" / case), "--out", str(out), "--key", f"{place}/key"]
+                asked = [str(file), str(PROSTATEX / "dicom" / case), "--out", str(out), "--key", f"{place}/key"]
                 if translate(asked):
                     raise SystemExit(f"{case} was not translated")
-                before, after = (seen(contrast, folder, masks[case]) for folder in (DATA / "dicom" / case, out))
+                before, after = (seen(contrast, folder, masks[case]) for folder in (PROSTATEX / "dicom" / case, out))
                 pairs = zip(figures(before, contrast), figures(after, contrast), strict=True)
                 order = stats.spearmanr(before.image.values[before.gland], after.image.values[before.gland]).statistic
                 cells = ["–" if a == "–" else f"{a} → {b}" for a, b in pairs]
@@ -144,9 +139,7 @@ def main() -> None:
                 pictures.append((f"{NAMES[contrast]}, {case}", contrast, before, after))
     columns = ["series", "gland's mean", "transition / peripheral", "lesion / peripheral", "contrast to noise"]
     columns += ["detector, mean in the lesion", "its surest, slices with the lesion / others", "order"]
-    origin = {"command": "CONSILIUM_DATA=… python -m benchmarks.studies.real_translation", "commit": options.commit}
-    origin["date"] = datetime.now(UTC).date().isoformat()
-    write_tables(TABLE, {"real-translation": {**origin, "columns": columns, "rows": rows}})
+    write_tables("t2w", {"real-translation": make_table(columns, rows)})
     drawn(pictures)
 
 

@@ -2,7 +2,8 @@
 
     CONSILIUM_DATA=... python -m benchmarks.studies.recommendation [--splits 20]
 
-Every figure is kept in measured/recommendation.json; the tables go into docs/results/data/recommendation.json.
+Every figure is kept in measured/recommendation.json;
+`python -m benchmarks.tables.derived --write recommendation` writes the tables.
 
 Features, hospitals and lesions as in one_message.py, but 60 % of a hospital's lesions train, 15 % validate,
 25 % test. A model is tested on the test pictures of all hospitals dealt out of the same source, which nobody trained
@@ -12,20 +13,20 @@ class there are left out. No privacy. Splits 0 to 19 are reported; the rule was 
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
+from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.options import ask_splits
+from benchmarks.shared.records import make_table, read_measured, write_measured
+from benchmarks.shared.skin import column, cut_lesions, deal_hospitals
 from benchmarks.studies import one_message
+from benchmarks.studies.one_message import margins
 from evaluation.recommendation import (
     COPIES,
     Measured,
@@ -40,8 +41,6 @@ from federation.alone import Alone, fit_machine
 from federation.models.mlp import Mlp
 from federation.task import Task
 
-HERE = Path(__file__).parents[1] / "measured"
-TABLE = HERE.parents[1] / "docs/results/data/recommendation.json"
 SCALE = {"components": 90, "softness": 1.0}
 OWN = ("local_ridge", "local_svm")
 OTHERS = ("fedavg", "fedavg, fine-tuned", "moments", "moments, Fourier")
@@ -62,17 +61,6 @@ class Case(NamedTuple):
     nested: str
 
 
-def cut(site: np.ndarray, lesion: np.ndarray, seed: int) -> np.ndarray:
-    """0 = train, 1 = validation, 2 = test, of each picture; a lesion is in one of them."""
-    random, found = np.random.default_rng(seed), np.zeros(len(site), dtype=int)
-    for name in np.unique(site):
-        here = np.unique(lesion[site == name])
-        random.shuffle(here)
-        place = {one: 0 if k < 0.6 * len(here) else 1 if k < 0.75 * len(here) else 2 for k, one in enumerate(here)}
-        found[site == name] = [place[one] for one in lesion[site == name]]
-    return found
-
-
 def descended(w: np.ndarray, x: np.ndarray, y: np.ndarray, steps: int, lr: float) -> np.ndarray:
     """Logistic regression by full-batch gradient descent."""
     for _ in range(steps):
@@ -89,11 +77,7 @@ def averaged(x: np.ndarray, y: np.ndarray, train: Mapping[str, np.ndarray]) -> n
 
 
 def networks(scaled: np.ndarray, found: Mapping[str, torch.nn.Module], name: str) -> Log:
-    def score(rows: np.ndarray) -> np.ndarray:
-        logits = found[name](torch.from_numpy(scaled[rows]).float()).logits.detach()
-        return (logits[:, 1] - logits[:, 0]).double().numpy()
-
-    return score
+    return lambda rows: margins(found[name], scaled[rows]).astype(float)
 
 
 def alone(label: str, x: np.ndarray, y: np.ndarray, patient: np.ndarray, rows: np.ndarray) -> torch.nn.Module:
@@ -122,10 +106,10 @@ def nested(v: Validated, at_home: Measured, seed: int) -> str:
 def cases(split: int, parts: int, most: int | None, data: tuple) -> list[Case]:
     """All hospitals of one split."""
     found, public, lines = data
-    y, lesion = np.array([int(line["label"]) for line in lines]), np.array([line["patient"] for line in lines])
+    y, lesion = column(lines, "label"), column(lines, "patient")
     patient = np.unique(lesion, return_inverse=True)[1]
-    site = one_message.hospitals(lines, parts, split)
-    source, place = np.array([name.rpartition("_")[0] for name in site]), cut(site, lesion, split)
+    site = deal_hospitals(lines, parts, split)
+    source, place = np.array([name.rpartition("_")[0] for name in site]), cut_lesions(site, lesion, split, rest=0.75)
     train = {name: np.flatnonzero((site == name) & (place == 0)) for name in np.unique(site)}
     if most is not None:
         random = np.random.default_rng(split)
@@ -193,26 +177,20 @@ def judged(split: list[Case]) -> list[dict[str, object]]:
     return found
 
 
-def interval(values: list[float]) -> str:
-    """Mean and half of Student's 95 % interval over splits, with a sign."""
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * np.std(values, ddof=1) / math.sqrt(len(values))
-    return f"{np.mean(values):+.3f} ± {half:.3f}"
-
-
-def table(splits: Mapping[str, list[dict]], origin: dict[str, str]) -> dict[str, object]:
+def table(splits: Mapping[str, list[dict]]) -> dict[str, object]:
     every = [one for split in splits.values() for one in split]
     rows = []
     for rule in every[0]["rules"]:
         gains = np.array([one["rules"][rule][0] for one in every])
         left = np.mean([one["rules"][rule][1] for one in every])
         means = [float(np.mean([one["rules"][rule][0] for one in split])) for split in splits.values()]
-        cells = [f"{100 * left:.0f} %", interval(means), f"{100 * np.mean(gains >= -0.01):.1f} %"]
+        cells = [f"{100 * left:.0f} %", format_interval(means, sign="+"), f"{100 * np.mean(gains >= -0.01):.1f} %"]
         rows.append([rule, *cells, f"{np.quantile(gains, 0.05):+.3f}"])
     columns = ["rule", "leaves its own", "gain in test AUC", "not worse by more than .01", "worst 5 % below"]
-    return {**origin, "columns": columns, "rows": rows}
+    return make_table(columns, rows)
 
 
-def claims(kept: Mapping[str, Mapping[str, list[dict]]], origin: dict[str, str]) -> dict[str, object]:
+def claims(kept: Mapping[str, Mapping[str, list[dict]]]) -> dict[str, object]:
     rows = []
     for name, splits in kept.items():
         every = [one for split in splits.values() for one in split]
@@ -222,29 +200,19 @@ def claims(kept: Mapping[str, Mapping[str, list[dict]]], origin: dict[str, str])
                      f"{said[:, 1].mean():+.3f}", f"{100 * said[:, 2].mean():.0f} %"])  # fmt: skip
     columns = ["hospitals", "cases", "validation lesions", "of the rarer class", "validation gain of the winner",
                "expected gain of the best other", "its true gain", "interval holds it"]  # fmt: skip
-    return {**origin, "columns": columns, "rows": rows}
+    return make_table(columns, rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--splits", type=int, default=20)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the table")
-    parser.add_argument("--out", type=Path, default=HERE / "recommendation.json")
-    options = parser.parse_args()
+    options = ask_splits(__doc__, "recommendation", splits=20)
     torch.set_num_threads(1)
-    data = one_message.computed()
-    kept: dict[str, dict[str, list[dict]]] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    data, kept = one_message.computed(), read_measured(options.out)
     for split in range(options.first, options.first + options.splits):
         for name, (parts, most) in SETTINGS.items():
             if str(split) not in kept.setdefault(name, {}):
                 kept[name][str(split)] = judged(cases(split, parts, most, data))
-        options.out.write_text(json.dumps(kept, default=lambda one: one.item()) + "\n")
+        write_measured(options.out, kept, indent=None)
         print(split, "done", flush=True)
-    command = "CONSILIUM_DATA=… python -m benchmarks.studies.recommendation"
-    origin = {"command": command, "commit": options.commit, "date": datetime.now(UTC).date().isoformat()}
-    found = {name: table(splits, origin) for name, splits in kept.items()}
-    TABLE.write_text(json.dumps({**found, "claims": claims(kept, origin)}, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,17 +14,15 @@ lesions against test lesions, mean over hospitals. The control is the same attac
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import torch
 from dp_accounting import get_sigma_gaussian
 
+from benchmarks.shared.options import ask_splits
+from benchmarks.shared.records import make_table, write_measured
 from benchmarks.studies import one_message as data
 from privacy.attacks.audit import audit_gradients, through_moments
 from privacy.attacks.membership import attack
@@ -76,28 +74,13 @@ def traced(released: np.ndarray, members: np.ndarray, others: np.ndarray, public
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=data.HERE / "release_attacks.json")
-    parser.add_argument("--commit", default="0000000", help="of the code that is measured, for the tables")
-    parser.add_argument("--tables", action="store_true", help="only write the tables, from figures that are there")
-    options = parser.parse_args()
+    options = ask_splits(__doc__, "release_attacks", splits=3)
     torch.set_num_threads(1)
-    if not options.tables:
-        result = {"audit": dict(audited()), "membership": dict(memberships(options.splits))}
-        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    known = json.loads(data.TABLE.read_text())
-    known |= tables(json.loads(options.out.read_text()), options.commit)
-    data.TABLE.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+    write_measured(options.out, {"audit": dict(audited()), "membership": dict(memberships(options.splits))})
 
 
-def tables(result: dict[str, dict[str, list[float]]], commit: str) -> dict[str, object]:
+def tables(result: dict[str, dict[str, list[float]]]) -> dict[str, object]:
     """The tables `audit` and `membership` of docs/results/one-message.md."""
-    origin = {
-        "command": "CONSILIUM_DATA=… python -m benchmarks.studies.release_attacks",
-        "commit": commit,
-        "date": datetime.now(UTC).date().isoformat(),
-    }
     audits = [[*name.split(" | "), ", ".join(f"{one:g}" for one in values)] for name, values in result["audit"].items()]
     attacked = dict.fromkeys(name.partition(" | ")[0] for name in result["membership"])
     members = []
@@ -107,12 +90,8 @@ def tables(result: dict[str, dict[str, list[float]]], commit: str) -> dict[str, 
     control = result["membership"]["released moments | ∞"][2]
     members.append(["control: exact moments of 10 lesions", "", "", "", f"{control:.3f}"])
     return {
-        "audit": {**origin, "columns": ["code", "canaries", "lower bounds of ε, claim 1"], "rows": audits},
-        "membership": {
-            **origin,
-            "columns": ["attacked", "ε = 1", "ε = 3", "ε = 8", "ε = ∞"],
-            "rows": members,
-        },
+        "audit": make_table(["code", "canaries", "lower bounds of ε, claim 1"], audits),
+        "membership": make_table(["attacked", "ε = 1", "ε = 3", "ε = 8", "ε = ∞"], members),
     }
 
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -132,7 +133,7 @@ def released(public: Basis) -> None:
 
 
 if __name__ == "__main__":
-    reader = argparse.ArgumentParser()
+    reader = make_parser(__doc__)
     reader.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the candidates")
     asked = reader.parse_args()
     torch.set_num_threads(1)

@@ -7,19 +7,16 @@ over every hospital, those that cannot be assessed included, as benchmarks of th
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
-from evaluation.intervals import t_interval
+from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.runs import must_run, read_json
 from pipelines.loader.overrides import override_settings
-from pipelines.run import main
 from pipelines.settings.load import load_config
 
 
@@ -31,12 +28,8 @@ def rows_of(name: str, seed: int, folder: Path, images: Mapping[str, object]) ->
     config = replace(
         config, seed=seed, name=f"seed-{seed}", runs=str(folder), images=override_settings(config.images, images)
     )
-    path = folder / f"seed-{seed}.yaml"
-    path.write_text(yaml.safe_dump(to_plain(config)))
-    if main([str(path)]):
-        sys.exit(f"seed {seed} failed")
-    (scores,) = (folder / f"seed-{seed}").glob("report/*/scores.json")
-    found: list[dict[str, object]] = json.loads(scores.read_text())
+    run_folder = must_run(to_plain(config), folder)
+    found: list[dict[str, object]] = read_json(run_folder, "report", "scores.json")
     return found
 
 
@@ -58,14 +51,13 @@ def table(runs: Sequence[Sequence[dict[str, object]]], measure: str) -> str:
     for method in dict.fromkeys(method for method, _ in values):
         cells = []
         for column in columns:
-            estimate = t_interval(values.get((method, column), []))
-            cells.append(f"{estimate.value:.3f} ± {(estimate.high - estimate.low) / 2:.3f}")
+            cells.append(format_interval(values.get((method, column), [])))
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    line = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("config")
     line.add_argument("seeds", type=int, nargs="+")
     line.add_argument("--images", type=json.loads, default={}, help="JSON: settings of the images that differ")

@@ -26,27 +26,25 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import BUILD, PICTURES
+from benchmarks.shared.records import make_table, read_measured, say_epsilon, write_measured
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
-import json
-import math
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from scipy import stats
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from benchmarks.studies.one_message import write_tables
 from federation.augmentation import apply_affine
 from federation.calibration import adapt_batch_norms
 from federation.models.cam import Cam
@@ -68,10 +66,8 @@ from privacy.dp.access import Access, Batch, Rows, open_access
 from privacy.dp.private_access import open_private
 from privacy.message import Params
 
-HERE = Path(__file__).parents[1] / "measured"
-BOOK, BUILD = HERE / "synthesis.json", HERE.parents[1] / "build/synthesis"
-TABLE = HERE.parents[1] / "docs/results/data/translation-quality.json"
-PICTURE = HERE.parents[1] / "docs/pictures/synthesis.png"
+BUILT = BUILD / "synthesis"
+PICTURE = PICTURES / "synthesis.png"
 SHEET = ("prior-0", "dp_wgan_gp-3", "private_evolution-3", "fitted_prior-3", "real-∞")
 FIGURES = ("FD", "SW", "diverse", "AUC", "AdaBN")
 INPUTS: Inputs = (1, 48, 48)
@@ -186,7 +182,7 @@ def sheet(rows: list[Tensor]) -> None:
     large.save(PICTURE, optimize=True)
 
 
-def tables(kept: dict[str, dict[str, dict[str, float]]], commit: str) -> dict[str, object]:
+def tables(kept: dict[str, dict[str, dict[str, float]]]) -> dict[str, object]:
     """A table for each number of patients: means over seeds, with Student's interval."""
     found: dict[str, object] = {}
     for n in dict.fromkeys(key.split(" | ")[0] for key in kept):
@@ -195,53 +191,40 @@ def tables(kept: dict[str, dict[str, dict[str, float]]], commit: str) -> dict[st
             number, way, epsilon = key.split(" | ")
             if number == n and len(of) > 1:
                 columns = {name: np.array([one[name] for one in of.values()]) for name in (*FIGURES, "seconds")}
-                cells = [f"{columns['FD'].mean():.1f} ± {width(columns['FD']):.1f}"]
-                cells += [f"{columns[name].mean():.3f} ± {width(columns[name]):.3f}" for name in FIGURES[1:]]
+                cells = [format_interval(columns[name], digits=1 if name == "FD" else 3) for name in FIGURES]
                 rows.append([way, epsilon, *cells, f"{columns['seconds'].mean():.0f}"])
-        found[f"synthesis-{n}"] = {
-            "command": f"python -m benchmarks.studies.synthesis --patients {n}",
-            "commit": commit,
-            "date": datetime.now(UTC).date().isoformat(),
-            "columns": ["way", "ε of a patient", *FIGURES, "CPU s"],
-            "rows": rows,
-        }
+        head = ["way", "ε of a patient", *FIGURES, "CPU s"]
+        found[f"synthesis-{n}"] = make_table(head, rows)
     return found
 
 
-def width(values: np.ndarray) -> float:
-    """Half of Student's 95 % interval of the mean."""
-    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
-
-
 def main() -> None:
-    reader = argparse.ArgumentParser(description=__doc__)
+    reader = make_parser(__doc__)
     reader.add_argument("--patients", type=int, nargs="+", default=[48, 150])
     reader.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     reader.add_argument("--epsilons", type=float, nargs="+", default=[10.0, 3.0, 1.0])
     reader.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    reader.add_argument("--commit", default="0000000")
     asked = reader.parse_args()
     torch.set_num_threads(1)
-    begun, made_once = time.process_time(), BUILD / "start.pt"
+    begun, made_once = time.process_time(), BUILT / "start.pt"
     made_once.parent.mkdir(parents=True, exist_ok=True)
     if not made_once.exists():
         torch.save(wgan.pretrain_networks(WganGp(), INPUTS, seed=0), made_once)
         print(f"public start: {time.process_time() - begun:.0f} CPU s", flush=True)
     world = (compute_basis(cohort("A", 100, 7).x, 40), cohort("P", TEST, 99), torch.load(made_once, weights_only=True))
-    kept = json.loads(BOOK.read_text()) if BOOK.exists() else {}
+    kept = read_measured("synthesis")
     for n, seed, way in product(asked.patients, asked.seeds, asked.ways):
         for epsilon in asked.epsilons if way in PRIVATE else [None]:
-            said = "0" if way in ("prior", "start") else "∞" if epsilon is None else f"{epsilon:g}"
+            said = "0" if way in ("prior", "start") else say_epsilon(epsilon).replace("inf", "∞")
             if str(seed) in kept.get(key := f"{n} | {way} | {said}", {}):
                 continue
             found = row(way, epsilon, n, seed, world)
             if seed == 0:
-                torch.save(found.pop("images"), BUILD / f"{n}-{way}-{said}.pt")
+                torch.save(found.pop("images"), BUILT / f"{n}-{way}-{said}.pt")
             kept.setdefault(key, {})[str(seed)] = {name: round(found[name], 4) for name in (*FIGURES, "seconds")}
-            BOOK.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+            write_measured("synthesis", kept)
             print(key, seed, kept[key][str(seed)], flush=True)
-    sheet([torch.load(BUILD / f"48-{name}.pt", weights_only=True) for name in SHEET])
-    write_tables(TABLE, tables(kept, asked.commit))
+    sheet([torch.load(BUILT / f"48-{name}.pt", weights_only=True) for name in SHEET])
 
 
 if __name__ == "__main__":

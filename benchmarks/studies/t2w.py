@@ -9,7 +9,6 @@ obturator), fat (ischiorectal) and urine: rectangles placed by hand, below. Phan
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ import pydicom
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.shared.options import make_parser
 from harmonize.prior import PRIORS, draw_pictures
 from pipelines.data.grids.geometry import resample_volume, slice_grid
 from pipelines.data.studies import standardize_values
@@ -148,7 +148,7 @@ def pictures(path: Path, place: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--pictures", type=Path)
     asked = parser.parse_args()
     prostatex = Path(os.environ.get("CONSILIUM_DATA", "../shared/data")) / "prostatex"

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.options import make_parser
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import itertools
 import time
 from collections.abc import Mapping
@@ -144,7 +145,7 @@ def table(n: int, norms: list[Norm], steps: int, seeds: list[int], test: Paired,
 
 
 if __name__ == "__main__":
-    reader = argparse.ArgumentParser()
+    reader = make_parser(__doc__)
     reader.add_argument("--patients", type=int, nargs="+", default=[16, 48])
     reader.add_argument("--norms", nargs="*", default=["instance", "none"], choices=["instance", "none"])
     reader.add_argument("--steps", type=int, default=600)

@@ -11,7 +11,6 @@ range. Then the same for dermatoscopy: pictures of the hospital, of two others, 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ import torch
 from scipy import ndimage
 from torch import Tensor, nn
 
+from benchmarks.shared.options import make_parser
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.task import Task
@@ -161,9 +161,12 @@ def skin() -> None:
 
 
 if __name__ == "__main__":
+    parser = make_parser(__doc__)
+    parser.add_argument("parts", nargs="*", help="the default: both")
+    asked = parser.parse_args().parts or ["adc", "skin"]
     torch.set_num_threads(1)
     begun = time.perf_counter()
     for part in (adc, skin):
-        if part.__name__ in (sys.argv[1:] or ("adc", "skin")):
+        if part.__name__ in asked:
             part()
     print(f"{time.perf_counter() - begun:.0f} s")

@@ -20,29 +20,28 @@ benchmarks/measured/vafl_as_published.json at once; a cell that was stopped goes
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from benchmarks.shared.intervals import format_spread
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import read_measured, write_measured
+from benchmarks.shared.runs import read_json, read_scores, run_settings
 from harmonize.ppwgan import BATCH, noise_multiplier, plan_draws
 from harmonize.synthesis import make_protection
 from harmonize.veto import Limits
 from harmonize.wgan import WganGp, compute_true_cost
 from pipelines.coordinator import run as stages
-from pipelines.run import main
 from pipelines.runs.runner import Stage
 
-BOOK = Path(__file__).parents[1] / "measured/vafl_as_published.json"
 PATIENTS = 72  # of each scanner
 CASES: dict[str, tuple[int, float]] = {
     "two_20": (1, 0.2),
@@ -150,9 +149,8 @@ def cell(case: str, seed: int, folder: Path) -> dict[str, Any]:
     stages.STAGES = tuple(watched(stage, spent) for stage in plain)
     try:
         for delta, passes in DELTAS:
-            path = folder / f"{case}-s{seed}.yaml"
-            path.write_text(yaml.safe_dump(settings(case, seed, folder, delta, passes)))
-            code, root = main([str(path)]), folder / f"{case}-s{seed}"
+            code = run_settings(settings(case, seed, folder, delta, passes), folder)
+            root = folder / f"{case}-s{seed}"
             if code == 0:
                 return {**found(root), "delta": delta or 0.2, "passes": passes, "spent": json.loads(spent.read_text())}
             if not (root / "synthesize").exists() or (root / "translate").exists():
@@ -164,31 +162,19 @@ def cell(case: str, seed: int, folder: Path) -> dict[str, Any]:
 
 def found(root: Path) -> dict[str, Any]:
     """Scores of a finished run, its target, its shared images, and the true epsilon of its noise if it were clipped."""
-    newest = {stage: newest_of(root / stage) for stage in ("ingest", "score", "sample", "translate", "report")}
-    scores: dict[str, dict[str, float]] = {}
-    for row in json.loads((newest["report"] / "scores.json").read_text()):
-        if row["measure"] in ("AUC", "balanced accuracy") and row["protocol"] in ("private", "overall"):
-            where = "overall" if row["protocol"] == "overall" else row["sites"][0]
-            scores.setdefault(row["method"], {})[f"{row['measure']} {where}"] = row["value"]
-    score = json.loads((newest["score"] / "scores.json").read_text())
-    sites = json.loads((newest["ingest"] / "sites.json").read_text())
+    score, sites = read_json(root, "score", "scores.json"), read_json(root, "ingest", "sites.json")
     patients = int(sites[score["target"]]["splits"]["train"]["patients"])
     clipped = WganGp(variant="paper", steps=1000).at(patients)
-    quality = json.loads((newest["translate"] / "vafl.json").read_text())
+    quality = read_json(root, "translate", "vafl.json")
     return {
-        "scores": scores,
+        "scores": read_scores(root),
         "target": score["target"],
         "complexity": {site: said["score"] for site, said in score["scores"].items()},
         "patients": {site: said["splits"]["train"]["patients"] for site, said in sites.items()},
-        "shared": json.loads((newest["sample"] / "manifest.json").read_text())["summary"],
+        "shared": read_json(root, "sample", "manifest.json")["summary"],
         "quality": {site: said["quality"] for site, said in quality.items()},
         "clipped": {"epsilon": compute_true_cost(clipped, make_protection(clipped, patients=patients).noise).epsilon},
     }
-
-
-def newest_of(folder: Path) -> Path:
-    made = [path for path in folder.iterdir() if (path / "manifest.json").exists()]
-    return max(made, key=lambda path: path.stat().st_mtime)
 
 
 def table(book: Mapping[str, Any]) -> str:
@@ -199,11 +185,11 @@ def table(book: Mapping[str, Any]) -> str:
         for label, name in {**LINES, "fedavg_adabn": "FL, AdaBN", "vafl_adabn": "VAFL, AdaBN"}.items() if cells else ():
             each = [one["scores"].get(label, {}) for one in cells]
             shown = [
-                spread([one[key] for one in each if key in one])
+                format_spread([one[key] for one in each if key in one])
                 for key in ("AUC overall",)
             ] + [
-                spread([float(np.mean(v)) for one in each if (v := at_hospitals(one))]),
-                spread([one["balanced accuracy overall"] for one in each if "balanced accuracy overall" in one]),
+                format_spread([float(np.mean(v)) for one in each if (v := at_hospitals(one))]),
+                format_spread([one["balanced accuracy overall"] for one in each if "balanced accuracy overall" in one]),
             ]  # fmt: skip
             lines.append(f"| {case} | {len(cells)} | {name} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
@@ -232,22 +218,8 @@ def at_hospitals(one: Mapping[str, float]) -> list[float]:
     return [value for key, value in one.items() if key.startswith("AUC ") and key != "AUC overall" and value == value]
 
 
-def spread(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
-
-
-def kept(key: str, said: Mapping[str, Any]) -> None:
-    """Write a finished cell beside those that stand there by now."""
-    book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
-    part = BOOK.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps({**book, key: said}, indent=1, sort_keys=True) + "\n")
-    part.replace(BOOK)
-
-
 if __name__ == "__main__":
-    line = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--table", action="store_true", help="print what there is; run nothing")
@@ -257,11 +229,13 @@ if __name__ == "__main__":
     if asked.noise:
         sys.exit(print(noise()))
     for case, seed in () if asked.table else CELLS:
-        book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
+        book = read_measured("vafl_as_published")
         if f"{case}|{seed}" in book or case not in asked.only or seed not in asked.seeds:
             continue
         folder = Path(asked.runs)
         folder.mkdir(parents=True, exist_ok=True)
-        kept(f"{case}|{seed}", cell(case, seed, folder))
+        made = cell(case, seed, folder)
+        book = read_measured("vafl_as_published")  # others may have finished cells meanwhile
+        write_measured("vafl_as_published", {**book, f"{case}|{seed}": made}, sort=True)
         shutil.rmtree(folder / f"{case}-s{seed}")
-    print(table(json.loads(BOOK.read_text()) if BOOK.exists() else {}))
+    print(table(read_measured("vafl_as_published")))

@@ -1,26 +1,21 @@
-"""Write docs/results/data/vafl-as-published.json: the paper's tables beside what vafl_as_published.py found.
+"""Tables of docs/results/vafl-as-published.md: the paper's tables beside what vafl_as_published.py found.
 
-    python -m benchmarks.studies.vafl_as_published_tables COMMIT && python -m benchmarks.tables.results_tables
+    python -m benchmarks.tables.derived --write vafl-as-published
 
 Cells that were not run are there, and say so.
 """
 
 from __future__ import annotations
 
-import datetime
-import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.shared.intervals import format_spread
+from benchmarks.shared.records import make_table
+from benchmarks.studies.vafl_as_published import LINES, at_hospitals, noise
 
-from benchmarks.studies.vafl_as_published import BOOK, LINES, at_hospitals, noise, spread  # noqa: E402
-
-PAGE = ROOT / "docs/results/data/vafl-as-published.json"
 PARTS = {
     "ingest": "reading",
     "score": "score, all hospitals",
@@ -95,7 +90,11 @@ def scores(book: Mapping[str, Any]) -> list[list[str]]:
             overall = [one["AUC overall"] for one in each if "AUC overall" in one]
             accurate = [one["balanced accuracy overall"] for one in each if "balanced accuracy overall" in one]
             hospitals = [float(np.mean(v)) for one in each if (v := at_hospitals(one))]
-            ours = [spread(overall), spread(hospitals), spread(accurate)] if cells else ["not run", "", ""]
+            ours = (
+                [format_spread(overall), format_spread(hospitals), format_spread(accurate)]
+                if cells
+                else ["not run", "", ""]
+            )
             rows.append([case, name, *printed(theirs), *ours, str(len(cells)) if cells else ""])
     return rows
 
@@ -145,35 +144,16 @@ def parts(book: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def made(commit: str) -> dict[str, Any]:
-    """Tables of the figures that came with a commit."""
-    book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
-    about = {"commit": commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
+def tables(book: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of the page."""
     head, *rest = [[cell.strip() for cell in row.strip("|").split("|")] for row in noise().splitlines()]
-    run = "python -m benchmarks.studies.vafl_as_published"
     ours = [f"ours, {what}" for what in ("AUC overall", "AUC, hospitals' mean", "accuracy overall")]
     theirs = [f"paper, {what}" for what in ("AUC overall", "AUC, hospitals' mean", "accuracy overall")]
+    told = ["case", "seed", "scores", "target", "δ", "shared", "tried", "far", "near", "ε if clipped"]
     return {
-        "scores": {
-            "command": run, **about, "columns": ["case", "line", *theirs, *ours, "seeds"], "rows": scores(book),
-        },
-        "differences": {
-            "command": run, **about, "columns": ["case", "VAFL − FL, by seed", "AdaBN on FL − FL, by seed"],
-            "rows": differences(book),
-        },
-        "targets": {
-            "command": run, **about,
-            "columns": ["case", "seed", "scores", "target", "δ", "shared", "tried", "far", "near", "ε if clipped"],
-            "rows": targets(book),
-        },
-        "parts": {"command": run, **about, "columns": ["case", "seed", *PARTS.values()], "rows": parts(book)},
-        "noise": {"command": f"{run} --noise", **about, "columns": head, "rows": rest[1:]},
-    }  # fmt: skip
-
-
-def written(commit: str) -> None:
-    PAGE.write_text(json.dumps(made(commit), indent=1, ensure_ascii=False) + "\n")
-
-
-if __name__ == "__main__":
-    written(sys.argv[1])
+        "scores": make_table(["case", "line", *theirs, *ours, "seeds"], scores(book)),
+        "differences": make_table(["case", "VAFL − FL, by seed", "AdaBN on FL − FL, by seed"], differences(book)),
+        "targets": make_table(told, targets(book)),
+        "parts": make_table(["case", "seed", *PARTS.values()], parts(book)),
+        "noise": make_table(head, rest[1:]),
+    }

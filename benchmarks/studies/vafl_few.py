@@ -1,7 +1,7 @@
 """VAFL on the patients of the tables of harmonization without a patient, as published and as it keeps structure.
 
     python -m benchmarks.studies.vafl_few [--n 16 48] [--contrasts adc t2w] [--seeds 0 1 2 3 4] [--lines vafl structure]
-    python -m benchmarks.studies.no_patient_tables
+    python -m benchmarks.tables.derived --write without-a-patient
 
 The hospitals, patients, slices, network and training of no_patient.py: ADC in its unit, T2-weighted slices
 standardized by study. Between reading and training stands VAFL of Yan et al. (IEEE JBHI 2021) by `variant: paper`, as
@@ -17,22 +17,18 @@ Each finished run goes into benchmarks/measured/vafl_few.json.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import read_measured, write_measured
+from benchmarks.shared.runs import run_settings
 from benchmarks.studies.no_patient import EQUAL, TEST
 from benchmarks.studies.vafl_as_published import DELTAS, found, settings
 from harmonize.veto import Limits
-from pipelines.run import main
-
-BOOK = Path(__file__).parents[1] / "measured/vafl_few.json"
 
 
 def few(
@@ -86,9 +82,7 @@ def one(n: int, seed: int, contrast: str, folder: Path, line: str) -> dict[str, 
     """One run, with the smallest delta of Algorithm 1 that finds enough images."""
     root = folder / f"{contrast}-{n}-s{seed}-{line}"
     for delta, passes in DELTAS:
-        path = folder / f"{root.name}.yaml"
-        path.write_text(yaml.safe_dump(few(n, seed, contrast, folder, delta, passes, line)))
-        code = main([str(path)])
+        code = run_settings(few(n, seed, contrast, folder, delta, passes, line), folder)
         if code == 0:
             told, scores = found(root), {}
             for label, way in (("vafl", "as it is"), ("vafl_adabn", "AdaBN")):
@@ -102,7 +96,7 @@ def one(n: int, seed: int, contrast: str, folder: Path, line: str) -> dict[str, 
 
 
 if __name__ == "__main__":
-    line = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("--n", type=int, nargs="+", default=[16, 48])
     line.add_argument("--contrasts", nargs="+", default=["adc", "t2w"], choices=["adc", "t2w"])
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
@@ -113,9 +107,8 @@ if __name__ == "__main__":
     folder.mkdir(parents=True, exist_ok=True)
     for seed, n, contrast, name in itertools.product(asked.seeds, asked.n, asked.contrasts, asked.lines):
         key = "|".join([contrast, str(n), str(seed), *([name] if name != "vafl" else [])])
-        if key in (json.loads(BOOK.read_text()) if BOOK.exists() else {}):
+        if key in read_measured("vafl_few"):
             continue
         told = one(n, seed, contrast, folder, name)
-        book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
-        BOOK.write_text(json.dumps({**book, key: told}, indent=1, sort_keys=True) + "\n")
+        write_measured("vafl_few", {**read_measured("vafl_few"), key: told}, sort=True)
         shutil.rmtree(folder / f"{contrast}-{n}-s{seed}-{name}")

@@ -1,7 +1,7 @@
 """How often the veto forbids a translation that would have helped, and lets one through that harmed, on the phantom.
 
-    python -m benchmarks.studies.veto_calibration --measure     # figures of quality, and gains that nobody recorded yet
-    python -m benchmarks.studies.veto_calibration               # tables, into docs/results/data/veto-calibration.json
+    python -m benchmarks.studies.veto_calibration    # figures of quality, and gains that nobody recorded yet
+    python -m benchmarks.tables.derived --write veto-calibration
 
 A case is one translator at one hospital with one population of patients: what its hospital would have measured on its
 n training patients (`harmonize/quality.py`), and what translating at both hospitals then did to the AUC of FedAvg on
@@ -17,43 +17,35 @@ Limits are chosen on seeds 0 to 2 and judged on seeds 3 and 4.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT)]
-from benchmarks.studies import no_patient as base  # noqa: E402
-from harmonize.intensity import HistogramMatch, ZScore  # noqa: E402
-from harmonize.own import SiteImages  # noqa: E402
-from harmonize.quality import Quality, measure_quality  # noqa: E402
-from harmonize.randomized import Randomized  # noqa: E402
-from harmonize.reinhard import Reinhard  # noqa: E402
-from harmonize.scale import ignore_progress  # noqa: E402
-from harmonize.translation import Translator  # noqa: E402
-from harmonize.veto import HARMLESS, Limits, list_vetoes  # noqa: E402
-from pipelines.data.images import Slices  # noqa: E402
-from pipelines.data.prepare import prepare_slices  # noqa: E402
-from pipelines.hospital.public_networks import learn_translation as public_translation  # noqa: E402
-from pipelines.phantom.files import render  # noqa: E402
-from pipelines.phantom.patients import PhantomSource  # noqa: E402
-from pipelines.phantom.scanner import SCANNERS  # noqa: E402
+from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.phantoms import read_slices
+from benchmarks.shared.places import TABLES
+from benchmarks.shared.records import make_table, read_measured, write_measured
+from benchmarks.studies import no_patient as base
+from harmonize.intensity import HistogramMatch, ZScore
+from harmonize.own import SiteImages
+from harmonize.quality import Quality, measure_quality
+from harmonize.randomized import Randomized
+from harmonize.reinhard import Reinhard
+from harmonize.scale import ignore_progress
+from harmonize.translation import Translator
+from harmonize.veto import HARMLESS, Limits, list_vetoes
+from pipelines.hospital.public_networks import learn_translation as public_translation
+from pipelines.phantom.patients import PhantomSource
 
-BOOK = Path(__file__).parents[1] / "measured/veto_calibration.json"
-RECORDED = ROOT / "benchmarks/measured/no_patient.json"
-OTHERS = ROOT / "docs/results/data/harmonization.json"
-TABLE = ROOT / "docs/results/data/veto-calibration.json"
 TRANSLATORS: Mapping[str, Translator] = {
     "translator": Randomized(),
     "reinhard": Reinhard(),
@@ -83,17 +75,7 @@ class Case(NamedTuple):
 def own(scanner: str, population: int, n: int) -> dict[str, Tensor]:
     """A hospital's training patients with their masks, as benchmarks/studies/no_patient.py reads them."""
     source = PhantomSource(scanner=scanner, patients=n + base.TEST, seed=population)  # type: ignore[arg-type]
-    found: dict[str, list[Tensor]] = {name: [] for name in ("x", "y", "patient", "lesion", "gland")}
-    for one in range(n):
-        image, lesion, gland = render(source, one)
-        values = (np.minimum(image.values, SCANNERS[scanner].window) / 1000).astype(np.float32)
-        made = prepare_slices(replace(image, values=values), lesion=lesion, gland=gland, images=Slices())
-        found["x"].append(torch.from_numpy(made.images))
-        found["y"].append(torch.from_numpy(made.lesion.sum(axis=(1, 2)) >= base.LEAST).long())
-        found["patient"].append(torch.full((len(made.images),), one))
-        found["lesion"].append(torch.from_numpy(made.lesion))
-        found["gland"].append(torch.from_numpy(made.gland))
-    return {name: torch.cat(parts) for name, parts in found.items()}
+    return read_slices(source, first=n)._asdict()
 
 
 def into(how: Translator) -> Callable[[Tensor], Tensor]:
@@ -118,7 +100,7 @@ def judged(how: Translator, scanner: str, population: int, n: int) -> Quality:
 
 def measure(ns: Sequence[int], seeds: Sequence[int], names: Sequence[str], train: Sequence[str]) -> None:
     """Fill the book: first figures of quality, which take seconds, then trainings of the lines named in `train`."""
-    known = json.loads(RECORDED.read_text())
+    known = read_measured("no_patient")
     for n, seed, name in itertools.product(ns, seeds, names):
         for site, population in SITES:
             key = f"{n}|{seed}|{name}|{site}"
@@ -126,24 +108,24 @@ def measure(ns: Sequence[int], seeds: Sequence[int], names: Sequence[str], train
                 found = judged(TRANSLATORS[name], site, population + 1000 * seed, n)
                 numbers = {k: None if math.isnan(v) else round(v, 5) for k, v in asdict(found).items()}
                 book["quality"][key] = numbers
-                BOOK.write_text(json.dumps(book, indent=1) + "\n")
+                write_measured("veto_calibration", book)
                 print(key, list_vetoes(found, Limits()), flush=True)
     for seed, n, name in itertools.product(seeds, ns, train):
         key = f"{n}|{seed}|{name}"
         if name not in known.get(str(n), {}).get(str(seed), {}) and key not in (book := read())["scores"]:
             book["scores"][key] = base.trained(base.Line(name), n, seed, into(TRANSLATORS[name]))
-            BOOK.write_text(json.dumps(book, indent=1) + "\n")
+            write_measured("veto_calibration", book)
             print(key, book["scores"][key]["as it is"], flush=True)
 
 
 def read() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(BOOK.read_text()) if BOOK.exists() else {"quality": {}, "scores": {}}
+    found: dict[str, Any] = read_measured("veto_calibration") or {"quality": {}, "scores": {}}
     return found
 
 
 def cases() -> list[Case]:
     """Every case with both its figures and its gain."""
-    book, known, found = read(), json.loads(RECORDED.read_text()), []
+    book, known, found = read(), read_measured("no_patient"), []
     for key, numbers in book["quality"].items():
         n, seed, name, site = key.split("|")
         lines = known.get(n, {}).get(seed, {})
@@ -219,12 +201,7 @@ def changes(limits: Limits) -> list[str]:
 
 def interval(gains: Sequence[float]) -> str:
     """Mean and Student's 95 % interval, as if cases were independent, which two hospitals of one run are not."""
-    from scipy import stats
-
-    if len(gains) < 2:
-        return "–" if not gains else f"{gains[0]:+.3f}".replace("-", "−")
-    half = stats.t.ppf(0.975, len(gains) - 1) * np.std(gains, ddof=1) / math.sqrt(len(gains))
-    return f"{np.mean(gains):+.3f} ± {half:.3f}".replace("-", "−")
+    return format_interval(gains, sign="+").replace("-", "−") if gains else "–"
 
 
 def row(name: str, found: Sequence[Case], limits: Limits) -> list[str]:
@@ -241,7 +218,7 @@ COLUMNS = ["refused / passed: helped", "neither", "harmed", "gain where refused"
 
 def limits_table(found: Sequence[Case]) -> dict[str, object]:
     rows = [row(reason, found, only(reason)) for reason in OF]
-    return table(["limit alone", *COLUMNS], [*rows, row("all, as by default", found, Limits())])
+    return make_table(["limit alone", *COLUMNS], [*rows, row("all, as by default", found, Limits())])
 
 
 def translators_table(found: Sequence[Case]) -> dict[str, object]:
@@ -255,7 +232,7 @@ def translators_table(found: Sequence[Case]) -> dict[str, object]:
             why = ", ".join(f"{reason} {times}/{len(own_)}" for reason, times in said.items()) or "none"
             gain = interval([case.gain for case in own_])
             rows.append([name.replace("translator", "randomized"), f"{n}", site, f"{len(own_)}", gain, why])
-    return table(["translator", "n", "hospital", "seeds", "gain in AUC", "refused by default, for"], rows)
+    return make_table(["translator", "n", "hospital", "seeds", "gain in AUC", "refused by default, for"], rows)
 
 
 def chosen_table(found: Sequence[Case]) -> dict[str, object]:
@@ -264,7 +241,7 @@ def chosen_table(found: Sequence[Case]) -> dict[str, object]:
     named = ", ".join(changes(limits)) or "the default"
     candidates = [("default", Limits()), (named, limits), ("no limit", NO_LIMITS)]
     rows = [row(f"{name}, seeds {seeds}", part, lim) for seeds, part in (("0–2", first), ("3, 4", second)) for name, lim in candidates]  # fmt: skip # noqa: E501
-    return table(["limits", *COLUMNS], rows)
+    return make_table(["limits", *COLUMNS], rows)
 
 
 def lines_of(told: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
@@ -289,24 +266,18 @@ def share_refused(name: str, why: str) -> float:
 
 def gans_table() -> dict[str, object]:
     rows = []
-    recorded = json.loads(OTHERS.read_text())
+    recorded = json.loads((TABLES / "harmonization.json").read_text())
     for part, what in (("few", "16, equal"), ("many", "48, equal"), ("unequal", "16, unequal")):
         for name, gain, why in lines_of(recorded[part]):
             rows.append([name, what, f"{gain:+.3f}".replace("-", "−"), why, f"{share_refused(name, why):.0%}"])
     for cells in rows:
         cells[-1] = cells[-1].replace("%", " %")
-    return table(["line", "n, prevalence", "gain in overall AUC", "limits exceeded, of seeds", "seeds refused"], rows)
+    return make_table(
+        ["line", "n, prevalence", "gain in overall AUC", "limits exceeded, of seeds", "seeds refused"], rows
+    )
 
 
-def table(columns: list[str], rows: list[list[str]]) -> dict[str, object]:
-    command = "python -m benchmarks.studies.veto_calibration"
-    return {"command": command, "commit": COMMIT, "date": "2026-11-23", "columns": columns, "rows": rows}
-
-
-COMMIT = "6aec9a8"
-
-
-def tables() -> dict[str, Any]:
+def tables(_: Mapping[str, Any]) -> dict[str, Any]:
     """The tables of the page."""
     return {
         "translators": translators_table(cases()),
@@ -317,15 +288,11 @@ def tables() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", action="store_true")
+    parser = make_parser(__doc__)
     parser.add_argument("--n", type=int, nargs="+", default=[16, 48])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--translators", nargs="+", default=list(TRANSLATORS), choices=list(TRANSLATORS))
     parser.add_argument("--train", nargs="*", default=["z_score"], choices=list(TRANSLATORS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.measure:
-        measure(options.n, options.seeds, options.translators, options.train)
-    else:
-        TABLE.write_text(json.dumps(tables(), indent=1, ensure_ascii=False) + "\n")
+    measure(options.n, options.seeds, options.translators, options.train)

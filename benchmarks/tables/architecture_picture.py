@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.shared.options import make_parser
 from benchmarks.tables.structure import PACKAGES, Graph, components, imports, modules
 
 ROOT = Path(__file__).parents[2]
@@ -138,5 +139,6 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
+    make_parser(__doc__).parse_args()
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(picture(), encoding="utf-8")

@@ -1,10 +1,12 @@
-"""Tables of results that are made from measurements that are kept, in benchmarks/*.json: which, and by what function.
+"""Tables of results that are made from measurements that are kept, in benchmarks/measured: which, by what function.
 
-    python -m benchmarks.tables.derived            # says where a table is not what its measurements make
-    python -m benchmarks.tables.derived --json     # the tables that they make
+    python -m benchmarks.tables.derived                 # says where a table is not what its measurements make
+    python -m benchmarks.tables.derived --json          # the tables that they make
+    python -m benchmarks.tables.derived --write maps    # writes the tables of a page, and the page
 
-A script that measures writes its table itself; tests/laws/test_derived_tables.py makes each again and compares. So a
-figure that somebody typed into docs/results/data/ differs from what was measured, and is told.
+A script that measures keeps its figures; this writes their tables, with the day and the commit where they changed.
+tests/laws/test_derived_tables.py makes each again and compares. So a figure that somebody typed into docs/results/data/
+differs from what was measured, and is told.
 """
 
 from __future__ import annotations
@@ -13,40 +15,42 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import TABLES
+from benchmarks.shared.records import make_table, read_measured, write_tables
+from benchmarks.tables import results_tables
+
 Tables = dict[str, dict[str, Any]]
 
 
-def kept(name: str) -> Any:
-    """What benchmarks/NAME.json holds."""
-    return json.loads((ROOT / "benchmarks/measured" / f"{name}.json").read_text(encoding="utf-8"))
-
-
 def made_by(script: str) -> Any:
-    """The program of that name beside this one, imported when it is asked for."""
+    """The program of that name, imported when it is asked for."""
     return importlib.import_module(f"benchmarks.{script}")
+
+
+def paired(made: Mapping[str, Any]) -> Tables:
+    """Tables of their columns and rows."""
+    return {name: make_table(*pair) for name, pair in made.items()}
 
 
 def one_message() -> Tables:
     return {
-        **made_by("studies.one_message").tables(kept("one_message"), ""),
-        "ablation": made_by("studies.ablation").table(kept("ablation"), ""),
-        **made_by("studies.cnn_lines").tables(kept("cnn_lines"), 2, ""),
-        **made_by("studies.leaving_out").tables(kept("leaving_out"), ""),
-        "cost": made_by("speed.one_message_cost").table(kept("one_message_cost"), ""),
-        **made_by("studies.release_attacks").tables(kept("release_attacks"), ""),
+        **made_by("studies.one_message").tables(read_measured("one_message")),
+        "ablation": made_by("studies.ablation").table(read_measured("ablation")),
+        **made_by("studies.cnn_lines").tables(read_measured("cnn_lines"), 2),
+        **made_by("studies.leaving_out").tables(read_measured("leaving_out")),
+        "cost": made_by("speed.one_message_cost").table(read_measured("one_message_cost")),
+        **made_by("studies.release_attacks").tables(read_measured("release_attacks")),
     }
 
 
 def many_classes() -> Tables:
-    script = made_by("studies.many_classes")
-    floor = {"command": "", "floor": script.LOGISTIC, "above": "logistic regression"}
+    floor = {"floor": made_by("studies.many_classes").LOGISTIC, "above": "logistic regression"}
     return {
-        **script.tables(kept("many_classes"), "", **floor),
-        **made_by("studies.cnn_lines").tables(kept("cnn_lines"), 7, ""),
+        **made_by("studies.one_message").tables(read_measured("many_classes"), **floor),
+        **made_by("studies.cnn_lines").tables(read_measured("cnn_lines"), 7),
     }
 
 
@@ -54,60 +58,61 @@ def one_message_phantom() -> Tables:
     script = made_by("studies.one_message_phantom")
     groups = tuple(f"2 x {patients} patients" for patients in script.TRAINED)
     floor = {"floor": script.FLOOR.format("detector"), "above": "the SVM on the detector"}
-    made: Tables = script.tables(kept("one_message_phantom"), "", command="", groups=groups, **floor)
+    kept = read_measured("one_message_phantom")
+    made: Tables = made_by("studies.one_message").tables(kept, groups=groups, **floor)
     return made
 
 
 def recommendation() -> Tables:
-    script, book = made_by("studies.recommendation"), kept("recommendation")
-    return {**{name: script.table(splits, {}) for name, splits in book.items()}, "claims": script.claims(book, {})}
+    script, book = made_by("studies.recommendation"), read_measured("recommendation")
+    return {**{name: script.table(splits) for name, splits in book.items()}, "claims": script.claims(book)}
 
 
 def heart_disease() -> Tables:
-    script, book = made_by("studies.fenda_tables"), kept("fenda")
-    made = {"ranks": script.ranks(), "sizes": script.sizes(book), "matrix": script.matrix(book)}
-    return {name: {"columns": columns, "rows": rows} for name, (columns, rows) in made.items()}
+    script, book = made_by("studies.fenda_tables"), read_measured("fenda")
+    return paired({"ranks": script.ranks(), "sizes": script.sizes(book), "matrix": script.matrix(book)})
 
 
 def partitions() -> Tables:
-    script, book = made_by("studies.partitions_tables"), kept("partitions")
+    script, book = made_by("studies.partitions_tables"), read_measured("partitions")
     names = ("accuracy", "pooled", "gains", "cost", "bandwidth", "directed", "toy", "newcomers", "settings")
-    made = {name: getattr(script, name)(book) for name in names}
-    return {name: {"columns": columns, "rows": rows} for name, (columns, rows) in made.items()}
+    return paired({name: getattr(script, name)(book) for name in names})
 
 
 def routing() -> Tables:
-    script, book = made_by("studies.outside_tables"), kept("outside")
+    script, book = made_by("studies.outside_tables"), read_measured("outside")
     made = {name: getattr(script, name)(book) for name in ("ways", "taus", "epochs", "choice", "rule")}
     made["steps"] = script.inside(book, "disc", ("disc",), (2, 8))
     made["cups"] = script.inside(book, "cup", ("disc", "cup"), (8,))
-    return {name: {"columns": columns, "rows": rows} for name, (columns, rows) in made.items()}
+    return paired(made)
 
 
-def public_start() -> Tables:
-    return {key: made_by("studies.public_start").table(key, one) for key, one in kept("public_start").items()}
+def of_one(script: str, measured: str) -> Callable[[], Tables]:
+    """The tables that one script makes of one file."""
+    return lambda: made_by(script).tables(read_measured(measured))
 
 
 DERIVED: Mapping[str, Callable[[], Tables]] = {
-    "augmentation": lambda: made_by("studies.augmentation").tables("", ""),
-    "customized": lambda: made_by("studies.customized_tables").tables(kept("customized"), ""),
-    "harmonized-pictures": lambda: made_by("studies.synthesis_on_skin").tables(kept("synthesis_on_skin"), ""),
+    "augmentation": of_one("studies.augmentation", "augmentation"),
+    "customized": of_one("studies.customized_tables", "customized"),
+    "harmonized-pictures": of_one("studies.synthesis_on_skin", "synthesis_on_skin"),
     "heart-disease": heart_disease,
-    "many-hospitals": lambda: made_by("speed.many_hospitals").tables(kept("many_hospitals"), ""),
-    "maps": lambda: made_by("studies.localization_tables").made(kept("localization")),
+    "many-hospitals": of_one("speed.many_hospitals", "many_hospitals"),
+    "maps": of_one("studies.localization_tables", "localization"),
     "many-classes": many_classes,
-    "night": lambda: made_by("faults.night_tables").made(""),
+    "night": of_one("faults.night_tables", "night"),
     "one-message": one_message,
     "one-message-phantom": one_message_phantom,
     "partitions": partitions,
-    "prompts": lambda: made_by("studies.prompts").tables(kept("prompts"), ""),
-    "public-start": public_start,
+    "prompts": of_one("studies.prompts", "prompts"),
+    "public-start": of_one("studies.public_start", "public_start"),
     "recommendation": recommendation,
     "routing": routing,
-    "translation-quality": lambda: made_by("studies.synthesis").tables(kept("synthesis"), ""),
-    "vafl-as-published": lambda: made_by("studies.vafl_as_published_tables").made(""),
-    "veto-calibration": lambda: made_by("studies.veto_calibration").tables(),
-    "without-a-patient": lambda: made_by("studies.no_patient_tables").made(),
+    "systems": lambda: made_by("tables.systems_tables").tables(),
+    "translation-quality": of_one("studies.synthesis", "synthesis"),
+    "vafl-as-published": of_one("studies.vafl_as_published_tables", "vafl_as_published"),
+    "veto-calibration": of_one("studies.veto_calibration", "veto_calibration"),
+    "without-a-patient": of_one("studies.no_patient_tables", "no_patient"),
 }
 """Page of docs/results: what makes its tables, not all of them."""
 
@@ -128,13 +133,21 @@ def differences(page: str, made: Mapping[str, Any], committed: Mapping[str, Any]
 
 
 def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--json", action="store_true", help="print the tables")
+    parser.add_argument("--write", nargs="+", default=[], choices=[*DERIVED], help="write the tables of these pages")
+    options = parser.parse_args()
+    for page in options.write:
+        write_tables(page, DERIVED[page]())
+    if options.write:
+        return results_tables.write_pages()
     made = {page: tables() for page, tables in DERIVED.items()}
-    if "--json" in sys.argv:
-        json.dump(made, sys.stdout, ensure_ascii=False)
-        return
+    if options.json:
+        return json.dump(made, sys.stdout, ensure_ascii=False)
     for page, tables in made.items():
-        committed = json.loads((ROOT / "docs/results/data" / f"{page}.json").read_text(encoding="utf-8"))
+        committed = json.loads((TABLES / f"{page}.json").read_text(encoding="utf-8"))
         sys.stdout.writelines(f"{line}\n" for line in differences(page, tables, committed))
+    return None
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.shared.options import make_parser
+
 PICTURE = Path(__file__).parents[2] / "docs/pictures/federation.svg"
 WIDTH, HEIGHT = 960, 470
 HOSPITALS = ("Hospital north", "Hospital south", "Hospital west")
@@ -78,5 +80,6 @@ def drawn() -> str:
 
 
 if __name__ == "__main__":
+    make_parser(__doc__).parse_args()
     PICTURE.write_text(drawn())
     sys.stdout.write(f"{PICTURE}\n")

@@ -11,6 +11,8 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.shared.options import make_parser
+
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "laws"))
 import test_names as names
 
@@ -48,4 +50,7 @@ def main(before: Path, after: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:3]))
+    parser = make_parser(__doc__)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    main(*vars(parser.parse_args()).values())

@@ -14,6 +14,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared.options import make_parser
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "first_steps.ipynb"
 
@@ -42,6 +44,7 @@ def written(notebook: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    make_parser(__doc__).parse_args()
     sys.path.insert(0, str(ROOT))
     read = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from PIL import Image, PngImagePlugin
 
+from benchmarks.shared.options import make_parser
+
 PICTURES = Path(__file__).parents[2] / "docs/pictures"
 WIDTH = 1280
 
@@ -62,4 +64,7 @@ def main(run: Path, site: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    parser = make_parser(__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("site")
+    main(*vars(parser.parse_args()).values())

@@ -27,6 +27,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from benchmarks.shared.options import make_parser
+
 ROOT = Path(__file__).parents[2]
 
 from benchmarks.tables.cells import IN_CELL, NUMBER, PAGES, agrees, bare, compute, is_cell, tables  # noqa: E402
@@ -151,6 +153,9 @@ def candidates(said: str, pages: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    for one in dict.fromkeys(unpointed(sys.argv[1])):
-        near = candidates(one, [sys.argv[1]])
+    parser = make_parser(__doc__)
+    parser.add_argument("page")
+    asked = parser.parse_args().page
+    for one in dict.fromkeys(unpointed(asked)):
+        near = candidates(one, [asked])
         sys.stdout.write(f"{one!r}: {near if len(near) < 6 else f'{len(near)} cells'}\n")

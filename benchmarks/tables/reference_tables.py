@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+from benchmarks.shared.options import make_parser
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 PAGE = ROOT / "docs" / "reference" / "stages.md"
@@ -38,4 +40,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    make_parser(__doc__).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

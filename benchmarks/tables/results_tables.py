@@ -17,6 +17,8 @@ from typing import NotRequired, TypedDict
 
 import yaml
 
+from benchmarks.shared.options import make_parser
+
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs/results"
 BETWEEN = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -73,8 +75,8 @@ def with_tables(text: str, tables: dict[str, Table]) -> str:
     return BETWEEN.sub(lambda found: f"{found[1]}\n{rendered(tables[found[2]])}\n{found[3]}", text)
 
 
-def main() -> None:
-    """Write all pages."""
+def write_pages() -> None:
+    """Write the tables of all pages."""
     for page in sorted(PAGES.glob("*.md")):
         text = page.read_text()
         if (new := with_tables(text, figures(page))) != text:
@@ -83,4 +85,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    make_parser(__doc__).parse_args()
+    write_pages()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TypeAlias
 
+from benchmarks.shared.options import make_parser
 from pipelines.data.split import SPLITS, split_patients
 from pipelines.phantom.patients import SHARE_SIGNIFICANT, SIGNIFICANT, draw_grade
 
@@ -52,6 +53,7 @@ def select_draw(site: str) -> int:
 
 
 if __name__ == "__main__":
+    make_parser(__doc__).parse_args()
     print(
         "| hospital | seed | chi-square | "
         + " | ".join(f"{s}, {('no cancer', 'cancer')[c]}" for s, c in expected_cells())

@@ -11,7 +11,6 @@ and how often it goes from one file to another. It reads ROOT as text; with --re
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import os
@@ -20,6 +19,8 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from benchmarks.shared.options import make_parser
 
 PACKAGES = ("harmonize", "federation", "personalize", "privacy", "evaluation", "pipelines", "consilium")
 Graph = Mapping[str, set[str]]
@@ -194,7 +195,7 @@ def small(known: Mapping[str, Path], graph: Graph) -> int:
 
 
 def main() -> None:
-    line = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    line = make_parser(__doc__)
     line.add_argument("root", nargs="?", default=Path(__file__).parents[2], type=Path)
     line.add_argument("--report", action="store_true", help="also run the golden configuration and follow its report")
     line.add_argument("--json", type=Path)

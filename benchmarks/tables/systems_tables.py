@@ -1,6 +1,6 @@
-"""Write docs/results/data/systems.json from benchmarks/tables/systems.yaml: every system of the papers, one row each.
+"""The table of docs/results/systems.md, from benchmarks/tables/systems.yaml: every system of the papers, one row each.
 
-    python -m benchmarks.tables.systems_tables COMMIT && python -m benchmarks.tables.results_tables
+    python -m benchmarks.tables.derived --write systems
 
 A figure of ours is the address of its cell (`cells.py`) in braces: `{page.table[row; column]}` with its
 interval, `{=page.table[row; column]}` alone. `claims` are what the words of a row say of cells.
@@ -8,20 +8,15 @@ interval, `{=page.table[row; column]}` alone. `claims` are what the words of a r
 
 from __future__ import annotations
 
-import datetime
-import json
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.shared.places import ROOT
+from benchmarks.shared.records import make_table
+from benchmarks.tables.cells import cell
 
-from benchmarks.tables.cells import cell  # noqa: E402
-
-PAGE = ROOT / "docs/results/data/systems.json"
 COLUMNS = ["row", "system", "key in YAML", "law", "ours", "the paper's", "why they differ"]
 
 
@@ -48,13 +43,6 @@ def cells(one: dict[str, Any]) -> list[str]:
     return [f"{one['row']}", one["system"], f"`{one['key']}`", f"`{law}`", ours, one["paper"], one["why"]]
 
 
-def written(commit: str) -> None:
-    """The table, of the figures that came with a commit."""
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    about = {"command": "python -m benchmarks.tables.systems_tables", "commit": commit, "date": date}
-    table = {"systems": {**about, "columns": COLUMNS, "rows": [cells(one) for one in systems()]}}
-    PAGE.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    written(sys.argv[1])
+def tables() -> dict[str, Any]:
+    """The table, of the figures that other pages have."""
+    return {"systems": make_table(COLUMNS, [cells(one) for one in systems()])}

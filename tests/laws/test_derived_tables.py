@@ -37,7 +37,7 @@ def committed(page: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", derived.DERIVED)
 def test_tables_are_what_their_measurements_make(page: str, made: dict[str, dict[str, Any]]) -> None:
-    """Otherwise: run the script that measured, which writes the table, and benchmarks/tables/results_tables.py."""
+    """Otherwise: python -m benchmarks.tables.derived --write PAGE."""
     assert made[page]
     assert not derived.differences(page, made[page], committed(page))
 

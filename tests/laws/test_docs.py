@@ -74,7 +74,7 @@ def source(module):
     if path.name == "__init__.py":
         path = path.parent / "__main__.py"
     own = path.read_text()
-    beside = re.findall(r"from (pipelines[\w.]*) import", own)
+    beside = re.findall(r"from ((?:pipelines|benchmarks)[\w.]*) import", own)
     return own + "".join(source(one) for one in beside if one.count(".") and one != module and "argparse" in _text(one))
 
 

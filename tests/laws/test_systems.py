@@ -52,6 +52,6 @@ def test_figures_are_cells_and_words_hold_of_them(one: dict[str, Any]) -> None:
 
 
 def test_the_table_is_that_of_the_rows() -> None:
-    """Otherwise: python -m benchmarks.tables.systems_tables COMMIT && python -m benchmarks.tables.results_tables."""
+    """Otherwise: python -m benchmarks.tables.derived --write systems."""
     table = json.loads((ROOT / "docs/results/data/systems.json").read_text(encoding="utf-8"))["systems"]
     assert table["rows"] == [systems_tables.cells(one) for one in systems_tables.systems()]
