@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.clock import forget_peak, measure_alone, read_memory, time_in_turns
 from benchmarks.shared.options import make_parser
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -48,32 +47,14 @@ def step(way: str, side: int, width: int, patients: int, views: int) -> Callable
     return lambda: private.gradient(own.critic, objective, private.draw(), aux)
 
 
-def timed(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for way in ways.values():
-        way()
-    for _ in range(TURNS):
-        for name, way in ways.items():
-            begun = time.perf_counter()
-            way()
-            seconds[name].append(time.perf_counter() - begun)
-    return {name: statistics.median(found) for name, found in seconds.items()}
-
-
 def lifted(way: str, side: int, width: int, patients: int, views: int) -> float:
     """MiB, in a process of its own: what one way leaves allocated would serve the next."""
     torch.set_num_threads(1)
     one = step(way, side, width, patients, views)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far was of imports and fakes
-    before = resident("VmRSS")
+    forget_peak()  # the peak so far was of imports and fakes
+    before = read_memory("VmRSS")
     one()
-    return (resident("VmHWM") - before) / 1024
-
-
-def resident(field: str) -> int:
-    """KiB. Linux only; getrusage hands down the peak of the process that started this one."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1])
+    return read_memory() - before
 
 
 if __name__ == "__main__":
@@ -87,13 +68,13 @@ if __name__ == "__main__":
         "| width | parameters | K | plain, ms | private | private, all at once | MiB: plain | private | all at once |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
-    context = multiprocessing.get_context("spawn")
     for width in (8, 16):
         for views in (1, 4):
             shape = (side, width, patients, views)
-            found = timed({way: step(way, *shape) for way in WAYS})
-            with context.Pool(1, maxtasksperchild=1) as pool:
-                memory = [pool.apply(lifted, (way, *shape)) for way in WAYS]
+            ways = {way: step(way, *shape) for way in WAYS}
+            seconds = time_in_turns(ways, TURNS, clock=time.perf_counter)
+            found = {name: statistics.median(each) for name, each in seconds.items()}
+            memory = [measure_alone(lifted, way, *shape) for way in WAYS]
             own = make_players(LATENT, (1, side, side), width, ema=0.9, start=None, seed=0, device=torch.device("cpu"))
             base = found.pop("plain")
             print(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.clock import read_memory
 from benchmarks.shared.options import make_parser
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -277,8 +278,7 @@ def ratio(root: Path, sites: int, images: int) -> str:
 
 def anonymous() -> float:
     """MiB of memory that no file stands behind. What is mapped from a file, the system takes back when it needs it."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) / 1024
+    return read_memory("RssAnon")
 
 
 class Peak:

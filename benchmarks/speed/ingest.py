@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.clock import measure_alone, spend_seconds
 from benchmarks.shared.options import make_parser
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -165,12 +166,6 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def alone(measure: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-    """A measure taken in a fresh process."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measure).result()
-
-
 def nothing_selected(files: int) -> tuple[float]:
     """Each file of a patient of whom nothing was selected."""
     from pipelines.data.accounts import Account, reject_unserved_patients
@@ -238,9 +233,7 @@ def damaged_files(files: int) -> tuple[float]:
 
 def _spent(do: Callable[[], object]) -> tuple[float]:
     warnings.simplefilter("ignore")
-    begun = time.process_time()
-    do()
-    return (time.process_time() - begun,)
+    return (spend_seconds(do),)
 
 
 HARD = {
@@ -262,7 +255,7 @@ def headers(files: Sequence[Path]) -> list[list[str]]:
     rows = []
     print(f"\n| headers of {len(files):,} DICOM files | s | CPU s |\n|---|---|---|")
     for what, measure in ways.items():
-        rows.append([what, *(f"{spent:.1f}" for spent in alone(measure))])
+        rows.append([what, *(f"{spent:.1f}" for spent in measure_alone(measure))])
         print(f"| {' | '.join(rows[-1])} |", flush=True)
     return rows
 
@@ -279,14 +272,14 @@ def main() -> None:
             folder = Path(name, form)
             folder.mkdir()
             made = write(folder, options.files)
-            one, two = (alone(partial(ingested, form, folder, readers)) for readers in READERS)
+            one, two = (measure_alone(partial(ingested, form, folder, readers)) for readers in READERS)
             rows.append([f"{made:,} {form}", f"{one[1]:.1f}", f"{one[0]:.1f}", f"{two[0]:.1f}", f"{one[2]:.0f}"])
             print(f"| {' | '.join(rows[-1])} |", flush=True)
         passes = headers(sorted((Path(name) / "DICOM" / "images").rglob("*.dcm")))
     hard: list[list[str]] = []
     print("\n| comparisons | CPU s, a quarter of the files | all files | ratio |\n|---|---|---|---|")
     for what, measure in HARD.items():
-        few, many = (alone(partial(measure, count))[0] for count in (options.files // 4, options.files))
+        few, many = (measure_alone(partial(measure, count))[0] for count in (options.files // 4, options.files))
         hard.append([what, f"{few:.2f}", f"{many:.2f}", f"{many / few:.1f}"])
         print(f"| {' | '.join(hard[-1])} |", flush=True)
     if options.json:

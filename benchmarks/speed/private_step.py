@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.clock import time_in_turns
 from benchmarks.shared.options import make_parser
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import time
 import warnings
 from collections.abc import Callable
 
@@ -79,24 +79,9 @@ def opacus(task: Task, data: Rows) -> Callable[[], object]:
     return step
 
 
-def seconds_of(way: Callable[[], object], device: str) -> float:
-    """Of the processor; of the clock where a GPU computes."""
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    begun = clock()
-    way()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return clock() - begun
-
-
 def timed(ways: dict[str, Callable[[], object]], turns: int, device: str) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for way in ways.values():
-        way()
-    for _ in range(turns):
-        for name, way in ways.items():
-            seconds[name].append(seconds_of(way, device))
-    return {name: min(found) for name, found in seconds.items()}
+    """The least seconds of each way."""
+    return {name: min(found) for name, found in time_in_turns(ways, turns, device).items()}
 
 
 if __name__ == "__main__":

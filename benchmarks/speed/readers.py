@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.shared.clock import measure_alone, read_memory
 from benchmarks.shared.options import make_parser
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import cProfile
 import gc
-import math
-import multiprocessing
 import pstats
-import re
 import shutil
 import statistics
 import tempfile
@@ -33,7 +31,6 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -134,20 +131,13 @@ def spent(read: Reader, folder: Path) -> float:
     return time.process_time() - begun
 
 
-def high_water() -> float:
-    """The most memory, MiB, that this process has had so far; NaN where the system does not say."""
-    status = Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text() if status.exists() else "")
-    return int(found[1]) / 1024 if found else math.nan
-
-
 def growth(form: str, name: str, small: Path, folder: Path) -> float:
     warnings.simplefilter("ignore")
     read = READERS[form][name][1]
     spent(read, small)
-    before = high_water()
+    before = read_memory()
     spent(read, folder)
-    return high_water() - before
+    return read_memory() - before
 
 
 def traced(form: str, small: Path, folder: Path) -> float:
@@ -159,12 +149,6 @@ def traced(form: str, small: Path, folder: Path) -> float:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return most / 2**20
-
-
-def alone(measure: Callable[..., float], *arguments: object) -> float:
-    """A measure taken in a fresh process."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measure, *arguments).result()
 
 
 def compare(title: str, form: str, small: Path, folder: Path) -> None:
@@ -179,7 +163,7 @@ def compare(title: str, form: str, small: Path, folder: Path) -> None:
         ratio = statistics.median(turn[name] / turn["ours"] for turn in turns)
         print(
             f"| {title} | {name} | {statistics.median(times):.0f} ({min(times):.0f}-{max(times):.0f}) | {ratio:.2f} | "
-            f"{alone(growth, form, name, small, folder):.1f} |"
+            f"{measure_alone(growth, form, name, small, folder):.1f} |"
         )
 
 
@@ -252,8 +236,8 @@ def compared(place: Path) -> None:
         cells = []
         for form in READERS:
             folder = phantom(place / "flat", form, patients)
-            whole = alone(growth, form, "ours", small[form], folder)
-            cells.append(f"+ {whole:.1f} ({alone(traced, form, small[form], folder):.2f})")
+            whole = measure_alone(growth, form, "ours", small[form], folder)
+            cells.append(f"+ {whole:.1f} ({measure_alone(traced, form, small[form], folder):.2f})")
         print(f"| {patients} | {' | '.join(cells)} |")
 
 

@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.shared.clock import time_in_turns
 from benchmarks.shared.options import make_parser
 from federation.descent import Site, Work
 from federation.models.cnn import Cnn
@@ -99,14 +100,6 @@ def bare(task: Task, data: Rows, work: Work) -> Callable[[], None]:
     return epoch
 
 
-def seconds(epoch: Callable[[], None], device: str) -> float:
-    begun = time.perf_counter()
-    epoch()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begun
-
-
 def peak_mib(device: str) -> float:
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
@@ -123,8 +116,8 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
         if options.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         mine, loop = ours(task, data, work, private), bare(task, data, work)
-        tries = [(seconds(mine, options.device), seconds(loop, options.device)) for _ in range(options.times + 1)][1:]
-        one, other = min(a for a, _ in tries), min(b for _, b in tries)
+        ways = {"ours": mine, "bare": loop}
+        one, other = map(min, time_in_turns(ways, options.times, options.device, clock=time.perf_counter).values())
         found[name] = {
             "images_a_second": round(options.images / one, 1),
             "bare_images_a_second": round(options.images / other, 1),

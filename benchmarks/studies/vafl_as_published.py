@@ -3,7 +3,6 @@ JBHI 2021, section III, Tables II and IV).
 
     python -m benchmarks.studies.vafl_as_published  the cells in the order of `CELLS`; what is done is kept
     python -m benchmarks.studies.vafl_as_published --only two_20 --seeds 0
-    python -m benchmarks.studies.vafl_as_published --table               print what there is; run nothing
     python -m benchmarks.studies.vafl_as_published --noise  print what equation 2's noise truly buys; run nothing
 
 Two scanners stand for the paper's two sources: P for PROSTATEx, L, which shows more detail, for LocalPCA; 72 patients
@@ -29,9 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.shared.intervals import format_spread
+from benchmarks.shared.clock import forget_peak, read_memory
 from benchmarks.shared.options import make_parser
 from benchmarks.shared.records import read_measured, write_measured
 from benchmarks.shared.runs import read_json, read_scores, run_settings
@@ -127,15 +124,14 @@ def watched(stage: Stage[Any], place: Path) -> Stage[Any]:
     """The same stage, which notes its seconds of CPU time and its largest memory in a file."""
 
     def run(world: Any, inputs: Any, out: Path) -> Any:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        forget_peak()
         begun, wall = time.process_time(), time.monotonic()
         found = stage.run(world, inputs, out)
-        (peak,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
         spent = json.loads(place.read_text()) if place.exists() else {}
         spent[stage.name] = {
             "cpu": round(time.process_time() - begun, 1),
             "wall": round(time.monotonic() - wall, 1),
-            "MiB": round(int(peak.split()[1]) / 1024),
+            "MiB": round(read_memory()),
         }
         place.write_text(json.dumps(spent))
         return found
@@ -177,24 +173,6 @@ def found(root: Path) -> dict[str, Any]:
     }
 
 
-def table(book: Mapping[str, Any]) -> str:
-    """AUC and balanced accuracy of each line, overall and as the mean of hospitals; mean over seeds and deviation."""
-    lines = ["| case | seeds | line | AUC overall | AUC, hospitals | accuracy overall |", "|---" * 6 + "|"]
-    for case in CASES:
-        cells = [said for key, said in book.items() if key.startswith(f"{case}|")]
-        for label, name in {**LINES, "fedavg_adabn": "FL, AdaBN", "vafl_adabn": "VAFL, AdaBN"}.items() if cells else ():
-            each = [one["scores"].get(label, {}) for one in cells]
-            shown = [
-                format_spread([one[key] for one in each if key in one])
-                for key in ("AUC overall",)
-            ] + [
-                format_spread([float(np.mean(v)) for one in each if (v := at_hospitals(one))]),
-                format_spread([one["balanced accuracy overall"] for one in each if "balanced accuracy overall" in one]),
-            ]  # fmt: skip
-            lines.append(f"| {case} | {len(cells)} | {name} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
-
-
 def noise() -> str:
     """The true epsilon of equation 2's noise, clipped, for a record of each kind; unclipped none is finite."""
     lines = ["| a record is | drawn in a step | steps | multiplier on the sum | true ε at δ = 1e-5 |", "|---" * 5 + "|"]
@@ -222,13 +200,12 @@ if __name__ == "__main__":
     line = make_parser(__doc__)
     line.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    line.add_argument("--table", action="store_true", help="print what there is; run nothing")
     line.add_argument("--noise", action="store_true", help="print what equation 2's noise truly buys; run nothing")
     line.add_argument("--runs", default="runs/vafl_as_published", help="where unfinished cells stay")
     asked = line.parse_args()
     if asked.noise:
         sys.exit(print(noise()))
-    for case, seed in () if asked.table else CELLS:
+    for case, seed in CELLS:
         book = read_measured("vafl_as_published")
         if f"{case}|{seed}" in book or case not in asked.only or seed not in asked.seeds:
             continue
@@ -238,4 +215,3 @@ if __name__ == "__main__":
         book = read_measured("vafl_as_published")  # others may have finished cells meanwhile
         write_measured("vafl_as_published", {**book, f"{case}|{seed}": made}, sort=True)
         shutil.rmtree(folder / f"{case}-s{seed}")
-    print(table(read_measured("vafl_as_published")))
