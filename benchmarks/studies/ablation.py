@@ -37,7 +37,7 @@ from benchmarks.studies.one_message import (
     models,
     scaled,
 )
-from federation.features import RandomConvolutions
+from federation.features.random_convolutions import RandomConvolutions
 from federation.features.whitening import MOST, Floats, fit_whitening
 from harmonize.prior import PRIORS, draw_pictures
 from personalize.dp_head import DpHead

@@ -44,7 +44,7 @@ from benchmarks.studies.combat import combat, common
 from federation.augmentation import AUGMENTATIONS
 from federation.calibration import adapt_batch_norms
 from federation.descent import Work
-from federation.features import Colour
+from federation.features.colour import Colour
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.pretraining import Pretrained, pretrain_network, start_task_with

@@ -25,8 +25,8 @@ from benchmarks.shared.records import read_measured, say_epsilon, write_measured
 from benchmarks.studies.no_patient import INPUTS, KINDS, hospitals, public
 from benchmarks.studies.one_message import margins, models, scaled
 from benchmarks.studies.one_message_phantom import CACHE, SCALES
-from federation.features import Extractor
 from federation.features.detector import Detector, load_detector, train_detector_network
+from federation.features.extracting import Extractor
 from harmonize.prior import PRIORS, draw_with_marks
 from personalize.moments import Moments
 from pipelines.phantom.patients import Contrast

@@ -35,7 +35,7 @@ from benchmarks.shared.records import collect_splits, make_table
 from benchmarks.shared.rounds import run_rounds
 from benchmarks.shared.skin import Line, number_lesions, open_picture, read_lines, split_hospitals
 from federation.descent import Site, Work
-from federation.features import Colour
+from federation.features.colour import Colour
 from federation.features.whitening import fit_whitening, fourier_features, whiten_features
 from federation.models.mlp import Mlp
 from federation.parameters import loaded

@@ -30,8 +30,9 @@ from benchmarks.shared.options import ask_splits
 from benchmarks.shared.places import BUILD, ROOT
 from benchmarks.shared.records import collect_splits
 from benchmarks.studies.one_message import margins, models, scaled, score_svm
-from federation.features import Extractor, Radiomics
 from federation.features.detector import Detector, load_detector, train_detector_network
+from federation.features.extracting import Extractor
+from federation.features.radiomics import Radiomics
 from harmonize.prior import PRIORS, draw_with_marks
 from harmonize.stacks import draw_in_form
 from personalize.moments import Moments
