@@ -118,6 +118,23 @@ def train_adversarially(
     progress(rules.steps, rules.steps)
 
 
+def train_on_noise(networks: Players, rules: Rules, *, seed: int) -> None:
+    """`train_adversarially` in place, where the critic's gradients are noise alone and no patient is there: what is
+    left of it when noise is many times what patients say. Adam forgets the noise's size.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    judging, making = (
+        Adam(net.parameters(), lr=rules.lr, betas=rules.betas) for net in (networks.critic, networks.generator)
+    )
+    nothing = {name: torch.zeros_like(value) for name, value in networks.critic.named_parameters()}
+    for step in range(rules.steps):
+        _optimizer_step(judging, networks.critic, add_noise(nothing, 1.0, rng))
+        if (step + 1) % rules.critic_steps == 0:
+            device = next(networks.generator.parameters()).device
+            _optimizer_step(making, networks.generator, _generator_gradient(networks, rng, rules.batch, device))
+            networks.average.update_parameters(networks.generator)
+
+
 def train_on_pairs(
     networks: Players,
     z: Tensor,

@@ -99,6 +99,11 @@ class Sampling:
         return features, self.closeness or (0.2 if features == "pca_tsne" else usual)
 
     @property
+    def last_closeness(self) -> float:
+        """The closeness after the last doubling."""
+        return float(self.in_use[1] * 2**self.doublings)
+
+    @property
     def nearest(self) -> int:
         """neighbours, with null replaced."""
         return self.neighbours or (5 if self.name == "raw" else 1)
@@ -245,7 +250,7 @@ class _ClassSample:
     def complaint(self, label: int) -> str:
         """Why there are too few, and a remedy for the condition that rejected most."""
         s = self.settings
-        passes, closeness = s.max_passes * (s.doublings + 1), s.in_use[1] * 2**s.doublings
+        passes, closeness = s.max_passes * (s.doublings + 1), s.last_closeness
         remedies = {
             f"train the synthesis longer, or raise sampling.closeness or doublings above {closeness:g}": self.far,
             f"lower sampling.neighbours from {s.nearest}, or use a synthesis that copies less": self.near,
@@ -272,6 +277,27 @@ def _empty_sample(settings: Sampling, images: Tensor, patient: Tensor, in_class:
     nearest = reference.between.clone().fill_diagonal_(torch.inf).amin(dim=1)
     least = settings.spacing * float(nearest.median()) if settings.name == "surrogate" else 0.0
     return _ClassSample(settings, reference, count, least)
+
+
+def measure_gaps(settings: Sampling, candidates: Tensor, reference: Tensor, *, seed: int = 0) -> Tensor:
+    """How far candidates (m, C, H, W) lie in features from the reference image (of (n, C, H, W)) that is nearest to
+    them in pixels: (m,), in shares of the largest distance between references. Those below `closeness` are close.
+    """
+    known = make_reference(reference, torch.arange(len(reference)))
+    pixels = _check_candidates(candidates, (len(candidates), *reference.shape[1:])).flatten(1).double()
+    both = _compute_features(settings, torch.cat([pixels, known.pixels]), seed).double()
+    features, of_reference = both[: len(pixels)], both[len(pixels) :]
+    nearest = torch.cdist(pixels, known.pixels).argmin(dim=1)
+    gaps: Tensor = (features - of_reference[nearest]).norm(dim=1) / torch.cdist(of_reference, of_reference).max()
+    return gaps
+
+
+def measure_spread(reference: Tensor) -> float:
+    """The largest distance in pixels between images (n, C, H, W), n >= 2, divided by the median distance from one to
+    the nearest other: what `spacing` is a multiple of.
+    """
+    between = make_reference(reference, torch.arange(len(reference))).between
+    return float(between.max() / between.clone().fill_diagonal_(torch.inf).amin(dim=1).median())
 
 
 def _compute_features(settings: Sampling, pixels: Tensor, seed: int) -> Tensor:

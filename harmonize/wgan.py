@@ -46,6 +46,7 @@ from harmonize.game import (
     make_generator,
     make_players,
     train_adversarially,
+    train_on_noise,
     train_on_pairs,
 )
 from harmonize.moments import make_moments, mean_features, train_generator
@@ -293,6 +294,16 @@ def train(
         progress=lambda done, total: progress(done, total, "synthesis"),
     )
     return {**copy_players(networks), **copy_parameters({"moments": critic})}
+
+
+def rehearse_on_noise(settings: WganGp, inputs: Inputs, *, steps: int, batch: int, seed: int) -> Params:
+    """As `train`, for that many steps at most, with a critic that hears noise alone, and from random numbers: no
+    patient and no prior is used.
+    """
+    networks = _make_networks(settings, inputs, None, seed, torch.device("cpu"))
+    rules = replace(_make_rules(settings), steps=min(steps, settings.steps), batch=min(batch, settings.batch))
+    train_on_noise(networks, rules, seed=seed)
+    return copy_players(networks)
 
 
 def draw_images(settings: WganGp, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:

@@ -22,6 +22,7 @@ from pipelines.coordinator.check_words import (
 )
 from pipelines.coordinator.paying import compute_prices, describe_prices
 from pipelines.coordinator.permissions import check_permitted, permissions_from, permissions_in
+from pipelines.coordinator.rehearsing import check_synthesis
 from pipelines.coordinator.report.methods import work_of
 from pipelines.coordinator.stages import ingest
 from pipelines.coordinator.stages.ingest import UnusableCohort
@@ -82,6 +83,9 @@ def check_run(
     far = [site for site, site_settings in world.config.sites.items() if isinstance(site_settings.source, Elsewhere)]
     check_permitted(world.config, {site: permissions_from(surveyed[site]) for site in far if site in surveyed})
     sites = {site: to_facts(surveyed[site]) if site in surveyed else simulated[site] for site in world.config.sites}
+    check_synthesis(
+        world.config, {site: int(number_of(facts, "files")) for site, facts in sites.items() if "files" in facts}
+    )
     inside = _describe_files(world, headers=headers)
     methods = {label: _rehearse_method(world, label) for label in world.config.train.methods}
     private = world.config.privacy != "none"

@@ -26,6 +26,7 @@ from pipelines.coordinator.check import check_run
 from pipelines.coordinator.failures import report_failure
 from pipelines.coordinator.held import record_answers
 from pipelines.coordinator.paying import check_may_spend, kept_stage_versions, show_plan
+from pipelines.coordinator.rehearsing import check_synthesis
 from pipelines.coordinator.stages import (
     audit,
     augment,
@@ -183,6 +184,8 @@ def run_config(
 def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> Results:
     """Execute the planned steps with a progress bar, and copy the page to the top of the run's folder."""
     title = world.config.title or world.config.name
+    if any(step.stage.name == synthesize.STAGE.name and step.state == "run" for step in steps):
+        check_synthesis(world.config, {})
     if world.versions:
         save_versions(world.root, world.versions)
     with learn_ahead(steps, world), show_progress(title, console=console) as step, refused_told(world, console):

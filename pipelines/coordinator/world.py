@@ -25,13 +25,22 @@ R = TypeVar("R")
 DATA_CODES = frozenset({"no_folder", "no_files", "no_labels", "no_gland", "bad_source", "bad_archive"})
 """Refusal codes that concern a site's files, not its machine."""
 
+CHANGES: Mapping[str, str] = {
+    "too_few_images": (
+        "the same command draws the same images again: first let closeness double where too few pass, with harmonize: "
+        "{sampling: {doublings: 5}}, or change what the log names; what was synthesized stays and is not paid again"
+    )
+}
+"""Refusal codes after which the same settings fail again, and what to change first."""
+
 
 class SitesMissing(RuntimeError):
     """Some sites did not answer a request that every site must answer."""
 
     def __init__(self, request: str, missing: Mapping[str, str], *, where: str) -> None:
         reasons = ", ".join(f"{site}: {code}" for site, code in sorted(missing.items()))
-        super().__init__(f"{request}: no answer from {reasons}; what happened stands in {where}")
+        changes = [f"; {CHANGES[code]}" for code in dict.fromkeys(missing.values()) if code in CHANGES]
+        super().__init__(f"{request}: no answer from {reasons}; what happened stands in {where}{''.join(changes)}")
         self.missing = dict(missing)
 
     __reduce__ = reduce_error

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harmonize.complexity import Score, deviation_of, replaces_target, select_largest_site, select_target
 from pipelines.coordinator.artifacts import SCORES, read_counts
+from pipelines.coordinator.rehearsing import check_synthesis
 from pipelines.coordinator.spaces import build_common_part, common_settings
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
@@ -32,6 +33,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     """Request one number from every site and take the lowest as target; request none if the YAML names the target."""
     config, plan = world.config, world.config.harmonize_settings
     counts, score = read_counts(inputs["ingest"]), plan.score
+    check_synthesis(config, {site: each.splits["train"]["patients"] for site, each in counts.items()})
     smallest = min(each.splits["train"]["images"] for each in counts.values())
     questions = {
         site: requests.Score(

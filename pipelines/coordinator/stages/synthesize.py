@@ -8,7 +8,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.coordinator.artifacts import SYNTHESIS, target_of
+from pipelines.coordinator.artifacts import SYNTHESIS, read_counts, target_of
+from pipelines.coordinator.rehearsing import check_synthesis
 from pipelines.coordinator.spaces import build_common_part, common_settings, read_cohorts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
@@ -32,6 +33,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     target = target_of(inputs["score"])
     if isinstance(world.config.harmonize_settings.synthesis, Public):
         return _write_summary(out, {"run": "", "target": target})
+    counts = read_counts(inputs["ingest"])
+    check_synthesis(world.config, {site: each.splits["train"]["patients"] for site, each in counts.items()})
     question = Synthesize(
         synthesis=world.config.harmonize_settings.synthesis,
         cohort=read_cohorts(inputs, RAW)[target].cohort,
