@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import fields
+from typing import Any
 
+from harmonize.veto import Limits
 from pipelines_settings import BASE
 
 OPEN = {"recipients": ["coordinator", "outside"]}
@@ -15,6 +18,12 @@ LINES = {
     "ttt": {"how": {"name": "ttt", "epochs": 1}, "shared": "turns"},
     "routing": {"how": {"name": "routing", "epochs": 2, "radius": 2}},
     "online": {"how": {"name": "routing", "mode": "online", "radius": 2}},
+}
+ROUTED = {
+    "untreated": {"how": {"name": "as_trained"}, "shared": "fedavg"},
+    "as_trained": {"how": {"name": "as_trained"}},
+    "tent": {"how": {"name": "tent", "epochs": 1}},
+    "routing": {"how": {"name": "routing", "epochs": 1, "radius": 2}},
 }
 
 
@@ -46,3 +55,31 @@ def settings(**changes: object) -> dict[str, object]:
         "route": {"shared": "fedavg", "personal": "iopfl", "lines": LINES},
     }
     return {**made, **changes}
+
+
+def translated(**translator: object) -> dict[str, Any]:
+    """A run in which methods on translated images serve a hospital outside. translator: of the space `vafl`."""
+    made: dict[str, Any] = settings(route={"shared": "vafl", "personal": "personal", "lines": ROUTED})
+    made["sites"] = {
+        name: {**site, "source": {**site["source"], "patients": 16, "scanner": scanner}}
+        for (name, site), scanner in zip(made["sites"].items(), "PLP", strict=True)
+    }
+    made |= {
+        "task": {"kind": "classification"},
+        "images": {"kind": "slices", "size": 32, "spacing_mm": 2.0},
+        "model": {"name": "cnn", "widths": [8, 8], "norm": "batch"},
+        "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
+        "harmonize": {
+            "score": {"release": "public", "target": "north"},
+            "synthesis": {"name": "private_evolution", "epsilon": 10.0, "candidates": 24, "rounds": 2, "public": 100},
+            "sampling": {"name": "surrogate", "closeness": 1.0, "spacing": 0.0},
+            "shared": 12,
+            "copies": 1,
+            "translate": {"vafl": translator or {"name": "cyclegan", "steps": 4, "every": 2, "width": 4}},
+            "veto": {field.name: None for field in fields(Limits)},
+        },
+        "audit": {"membership": False},
+    }
+    made["train"]["methods"] = {"fedavg": {"name": "fedavg"}, "vafl": {"name": "fedavg"}, "personal": {"name": "fedbn"}}
+    made["train"]["method_images"] = {"vafl": "vafl", "personal": "vafl"}
+    return made

@@ -13,7 +13,7 @@ from pipelines.loader.document import ConfigError
 from pipelines.requests.survey import Surveyed
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Public
-from pipelines.settings.image_spaces import list_features
+from pipelines.settings.image_spaces import list_features, list_routed_spaces
 from pipelines.settings.sites import Elsewhere
 from privacy.release.form import value_or_none
 from privacy.release.policy import REQUESTS, Policy
@@ -86,7 +86,9 @@ def list_needs(config: Config) -> list[Need]:
         needs.append(Need("audit", ("audit",), sites, optional=True, said=", so its models are not attacked"))
     if config.route is not None:
         features = ("extract",) if _routes_features(config) else ()
-        needs += [Need("route", ("export",), sites), Need("route", (*reading, "holds", *features, "route"), outside)]
+        translating = ("translate",) if list_routed_spaces(config) else ()
+        asked = (*reading, "holds", *translating, *features, "route")
+        needs += [Need("route", ("export",), sites), Need("route", asked, outside)]
     if config.track is not None:
         remark = f", so no figure of it goes to {' and '.join(config.track.places)}; say requests: with track in the "
         remark += "policy, or leave out track:"

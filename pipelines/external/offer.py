@@ -67,8 +67,8 @@ def problems(config: Config, offer: Offer) -> list[Problem]:
         *(
             Problem(
                 ("train", "method_images", label),
-                f"it learnt in the space {space}, and an external site has no translator into it; leave it on raw "
-                "images",
+                f"it learnt in the space {space}, and who has this file alone has no translator into it; name the "
+                "hospital in outside, or leave the method on raw images",
             )
             for label, space in spaces.items()
             if space != RAW

@@ -40,6 +40,7 @@ OUTSIDE = (
 )
 SAYS = {name: request.says for name, request in REQUESTS.items()}
 TO_OUTSIDE = "its model, handed to external sites"
+TOO_OUTSIDE = "; handed to external sites too"
 TO_TRACKING = "that figures which it released may be copied to a tracking server (recipient tracking); nothing new"
 FORGOTTEN = (
     "images, outside any guarantee: synthetic ones, or those of patients as they are; which cannot be told any more, "
@@ -142,11 +143,12 @@ def _describe_tracking(lines: Lines) -> str:
 
 
 def _describe_shared_images(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
-    """What a reply with shared images contained."""
+    """What a reply with shared images contained, and whether external sites get them too."""
+    beyond = TOO_OUTSIDE if line.get("recipient") == BEYOND else ""
     if parse_or_non_private(line["event"]) != NON_PRIVATE:
-        return SAMPLE.says
+        return f"{SAMPLE.says}{beyond}"
     how = as_mapping(remembered.get("how")).get("train")
-    return FORGOTTEN if how is None else AS_THEY_ARE if how == REAL_SENT else OUTSIDE
+    return f"{FORGOTTEN if how is None else AS_THEY_ARE if how == REAL_SENT else OUTSIDE}{beyond}"
 
 
 def _read_memories(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:

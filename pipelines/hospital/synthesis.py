@@ -37,6 +37,7 @@ from pipelines.hospital.kept import MAP, REAL_SENT, cut_of
 from pipelines.hospital.private_limits import check_affordable, check_paid
 from pipelines.hospital.public_networks import WAITING, learnt_once
 from pipelines.hospital.released_counts import need_counts
+from pipelines.hospital.training import RECIPIENT
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
 from pipelines.requests import score as request
@@ -49,6 +50,7 @@ from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
 from privacy.release.form import ABSENT, value_or_none
 from privacy.release.gate import Refused
+from privacy.release.policy import COORDINATOR, OUTSIDE
 
 SYNTHESIS: TypeAdapter[AnySynthesis] = TypeAdapter(AnySynthesis)
 PUBLIC = 1000  # images of the public prior that make the public basis
@@ -168,9 +170,16 @@ def sample_shared_images(hospital: Hospital, context: Context[Sample]) -> Done[S
         `images` (n, C, H, W) in [-1, 1] and `labels`; how many candidates were tried and refused.
 
     Raises:
-        Refused: `not_synthesized`; `unpaid_memory`; `too_few_images`.
+        Refused: `not_synthesized`; `unpaid_memory`; `too_few_images`; `policy_recipient`: external sites would get
+            them.
     """
     call, question, settings, count = context.call, context.question, context.question.sampling, context.question.shared
+    recipient = OUTSIDE if question.recipient == OUTSIDE else COORDINATOR
+    if recipient == OUTSIDE and OUTSIDE not in hospital.policy.recipients:
+        raise Refused("policy_recipient") from ValueError(
+            "images like this hospital's shall go to external sites, and its policy does not allow that: "
+            f"say recipients: [coordinator, {OUTSIDE}] in the policy"
+        )
     generator_memory = load_newest_memory(hospital.conversation(question.synthesis_run))
     if "synthesis" not in generator_memory.facts:
         raise Refused("not_synthesized")
@@ -193,7 +202,8 @@ def sample_shared_images(hospital: Hospital, context: Context[Sample]) -> Done[S
     if settings.name == "raw" or not private:
         check_affordable(hospital, [NON_PRIVATE], call)
     shaped = question.cohort if settings.name == "raw" else generator_memory.facts.get("looked_at", question.cohort)
-    memory = Message({}, looked_at(str(shaped), {"train": REAL_SENT if made_by.name == "real" else SENT}))
+    memory_facts = looked_at(str(shaped), {"train": REAL_SENT if made_by.name == "real" else SENT})
+    memory = Message({}, {**memory_facts, RECIPIENT: recipient})
     if made_by.name == "real":
         return _share_real_images(made_by, inputs, generator_memory.tensors, count, seed)._replace(memory=memory)
     with show_progress(hospital.name) as step:

@@ -52,7 +52,7 @@ ENOUGH = 60  # validation images; with fewer, quality control uses training pati
 
 class How(NamedTuple):
     """How images are translated: the question, under this hospital's own veto. question: a digest of what shapes it,
-    with the shared images.
+    with the shared images. unlabelled: labels do not shape the translator; quality control still counts them here.
     """
 
     translator: AnySpace
@@ -64,6 +64,7 @@ class How(NamedTuple):
     is_target: bool
     private: bool
     question: str
+    unlabelled: bool
 
 
 class Brought(NamedTuple):
@@ -175,6 +176,7 @@ def _check_question(hospital: Hospital, context: Context[Translate], inputs: Inp
         is_target=question.is_target,
         private=question.private is not False,
         question=hashlib.sha256(to_bytes(Message(message.tensors, shaping))).hexdigest(),
+        unlabelled=question.unlabelled is True,
     )
 
 
@@ -210,7 +212,8 @@ def _translate_cohort(
     translator: Translator = how.translator
     raw = how.scale.into(cohort.images)
     train = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
-    site_images = SiteImages(raw[train], class_sides(cohort)[train], cohort.patient[train])
+    sides = class_sides(cohort)[train]
+    site_images = SiteImages(raw[train], torch.zeros_like(sides) if how.unlabelled else sides, cohort.patient[train])
     folder = DiskFolder(hospital.root / "fitting" / call.run.rpartition("/")[2])
     if isinstance(translator, Randomized):
         inputs, device = inputs_of(cohort), hospital.device

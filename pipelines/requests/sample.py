@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harmonize.sampling import Sampling
-from pipelines.requests.fields import SETTINGS, Count, Run
+from pipelines.requests.fields import SETTINGS, Count, Name, Run
 from pipelines.requests.harmonizing import Harmonizing
 from pipelines.requests.request import Repeat, Request
 from privacy.release.form import ABSENT, Absent, Of, Shape
@@ -20,12 +20,13 @@ MOST_SHARED = 2000
 @dataclass(frozen=True, kw_only=True)
 class Sample(Harmonizing):
     """synthesis_run: of the request `synthesize`. shared: how many images of each class; distances between images grow
-    with its square.
+    with its square. recipient: `outside` if external sites get the images too.
     """
 
     synthesis_run: Run
     sampling: Annotated[Sampling, SETTINGS]
     shared: Annotated[int, Field(ge=1, le=MOST_SHARED), SETTINGS]
+    recipient: Name | Absent = ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)

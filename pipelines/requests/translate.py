@@ -17,7 +17,8 @@ from privacy.release.form import ABSENT, Absent, Of
 
 @dataclass(frozen=True, kw_only=True)
 class Translate(Harmonizing):
-    """space: its label. scanner: of the target, if that is a phantom.
+    """space: its label. scanner: of the target, if that is a phantom. unlabelled: the translator is fitted without
+    labels, at an external site.
 
     tensors: `images`, the shared ones in [-1, 1], and their `labels`.
     """
@@ -27,6 +28,7 @@ class Translate(Harmonizing):
     veto: Annotated[Limits, SETTINGS]
     is_target: bool
     scanner: Line | None
+    unlabelled: bool | Absent = ABSENT
     tensors: AnyTensors | Absent = ABSENT
 
 

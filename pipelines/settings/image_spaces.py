@@ -18,12 +18,32 @@ from pipelines.data.encoder_file import make_portable as make_portable_extractor
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest_json, short_digest
 from pipelines.settings.harmonization import RAW
+from pipelines.settings.route import Line
 from pipelines.settings.run_settings import RunSettings
 
 
 def image_space(config: RunSettings, label: str) -> str:
     """The space in which a method learns."""
     return config.train.method_images.get(label, RAW)
+
+
+def find_line_spaces(config: RunSettings, line: Line) -> dict[str, str]:
+    """Label of each method that a line of `route` uses -> the space into which an external site brings its images for
+    it: one of `harmonize.translate`, or raw. Synthetic images of `augment` are added to training alone.
+    """
+    if config.route is None:
+        return {}
+    translated = {} if config.harmonize is None else config.harmonize.translate
+    spaces = {label: image_space(config, label) for label in config.route.methods(line).values()}
+    return {label: space if space in translated else RAW for label, space in spaces.items()}
+
+
+def list_routed_spaces(config: RunSettings) -> list[str]:
+    """The spaces into which external sites translate their images, in the order of `harmonize.translate`."""
+    if config.route is None or config.harmonize is None or not config.outside:
+        return []
+    needed = {space for line in config.route.lines.values() for space in find_line_spaces(config, line).values()}
+    return [space for space in config.harmonize.translate if space in needed]
 
 
 def make_portable_model(model: AnyModel) -> AnyModel:

@@ -17,6 +17,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.ingest import Counted, CountedOnce
 from pipelines.requests.report import OutsideReport, Reported
 from pipelines.settings.config import Config
+from pipelines.settings.image_spaces import list_routed_spaces
 from privacy.release.form import ABSENT, Absent
 
 
@@ -51,7 +52,7 @@ def build_outside_questions(world: World, route: Path, common: CommonPart) -> di
             names=list(config.task.names),
             field=find_field_setting(config),
             methods=[],
-            spaces=[],
+            spaces=[*list_routed_spaces(config)],
             cohort=counts.cohort,
             excluded=counts.excluded if isinstance(counts, Counted) else ABSENT,
             unmatched_exclusions=counts.unmatched_exclusions if isinstance(counts, Counted) else ABSENT,

@@ -20,7 +20,7 @@ from harmonize.embedding import FEWEST, compute_basis, project_images, tsne
 from harmonize.prior import PRIORS, draw_pictures
 from harmonize.synthesis import make_protection
 from harmonize.wgan import WganGp, compute_true_cost
-from pipelines.coordinator.artifacts import SCORES, SHARED, read_counts, read_replies
+from pipelines.coordinator.artifacts import OUTSIDE_FOLDER, SCORES, SHARED, read_counts, read_replies
 from pipelines.coordinator.world import World
 from pipelines.requests.translate import TRANSLATE, Translated
 from pipelines.runs.store import read_manifest
@@ -56,11 +56,20 @@ def build_harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
         rows=tuple(
             build_space_row(site, space, translator.name, reply, site == summary["target"] and translator.learns)
             for space, translator in plan.translate.items()
-            for site, reply in read_replies(TRANSLATE, inputs["translate"] / f"{space}.json").items()
+            for site, reply in _read_translations(inputs, space).items()
         ),
         shared=tuple(_draw_shared_images(inputs["sample"], plan)),
         maps=tuple(_draw_points(inputs["sample"], plan, world)),
     )
+
+
+def _read_translations(inputs: Mapping[str, Path], space: str) -> dict[str, Translated]:
+    """Every hospital's reply for a space; those of external sites last, and marked."""
+    replies = dict(read_replies(TRANSLATE, inputs["translate"] / f"{space}.json"))
+    file = inputs["route"] / OUTSIDE_FOLDER / f"{space}.json" if "route" in inputs else None
+    if file is not None and file.is_file():
+        replies |= {f"{site} (outside)": reply for site, reply in read_replies(TRANSLATE, file).items()}
+    return replies
 
 
 def _count_training_patients(artifact: Path, site: str) -> int:

@@ -28,7 +28,6 @@ from pipelines.requests.writing import to_message
 from pipelines.runs.progress import make_counter, show_progress
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
-from pipelines.settings.harmonization import RAW
 from pipelines.settings.image_spaces import drop_head, extractor_name, features_name, list_features, make_portable_model
 from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
 
@@ -81,9 +80,9 @@ def _prepare_features(world: World, model: OnFeatures) -> tuple[PublicSet, Param
     return public, to_tensors(fit_scale(world, public, model))
 
 
-def ask_features_outside(world: World, artifact: Path, site: str, cohort: str, model: OnFeatures) -> str:
-    """The cohort with the features of an external site's images, scaled as in this artifact of the stage."""
-    kind = features_name(RAW, model)
+def ask_features_outside(world: World, artifact: Path, site: str, cohort: str, model: OnFeatures, space: str) -> str:
+    """The cohort with the features of an external site's images in a space, scaled as in this artifact of the stage."""
+    kind = features_name(space, model)
     tensors = from_bytes((artifact / f"{kind}.safetensors").read_bytes()).tensors
     public = {**as_mapping(as_mapping(read_manifest(artifact)["summary"]["public"])[kind])}
     public.pop("refused")

@@ -14,8 +14,10 @@ from pathlib import Path
 from federation.models import OnFeatures
 from pipelines.coordinator.artifacts import OUTSIDE_FOLDER, Counts, read_counts
 from pipelines.coordinator.conversations import build_opening
+from pipelines.coordinator.spaces import find_cohort_complaint
 from pipelines.coordinator.stages import ingest
 from pipelines.coordinator.stages.features import ask_features_outside
+from pipelines.coordinator.stages.translate import translate_outside
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import World
 from pipelines.external.offer import write_offers
@@ -27,6 +29,7 @@ from pipelines.requests.writing import to_facts, to_message
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.checks.partition import find_partition_differences
+from pipelines.settings.image_spaces import find_line_spaces, image_space, list_routed_spaces
 from pipelines.settings.route import PERSONAL, SHARED, Line, Route
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.form import ABSENT
@@ -61,6 +64,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     homes_at.mkdir()
     counts = ingest.ingest_sites(world.outside_world(), homes_at)
     _check_partitions(world, inputs["ingest"], counts)
+    translated = translate_outside(world, inputs, {site: each.cohort for site, each in counts.items()}, homes_at)
     models: dict[str, dict[str, Params]] = {}
     index: list[Json] = []
     with show_progress("route") as step:
@@ -69,9 +73,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             for method in plan.methods(line).values():
                 if method not in models:
                     models[method] = _export_to_outside(world, read_trained(inputs["train"], method))
-            cohorts = {
-                site: _cohort_of_line(world, inputs, plan.methods(line), site, counts) for site in world.outside.sites
-            }
+            cohorts = {site: _cohort_of_line(world, inputs, line, site, translated) for site in world.outside.sites}
             for site, run_, reply in _ask_routes(world, plan, label, line, models, cohorts):
                 name = f"{label}.{site}.safetensors"
                 (out / name).write_bytes(to_bytes(to_message(reply)))
@@ -115,15 +117,18 @@ def _export_to_outside(world: World, trained: TrainedMethod) -> dict[str, Params
 
 
 def _cohort_of_line(
-    world: World, inputs: Mapping[str, Path], methods: Mapping[str, str], site: str, counts: Mapping[str, Counts]
+    world: World, inputs: Mapping[str, Path], line: Line, site: str, translated: Mapping[str, Mapping[str, str]]
 ) -> str:
-    """An external site's cohort for a line: its images, or the features of them on which the line's models are."""
-    cohort = counts[site].cohort
-    for label in methods.values():
+    """An external site's cohort for a line: its images in the space of the line's models, or the features of them on
+    which these are. translated: cohorts by space and site.
+    """
+    spaces = find_line_spaces(world.config, line)  # all equal, which the settings were checked for
+    for label, space in spaces.items():
         model = world.config.model_of(label)
         if isinstance(model, OnFeatures):  # such a line has one method only
-            return ask_features_outside(world, inputs["features"], site, cohort, model)
-    return cohort
+            named = image_space(world.config, label)
+            return ask_features_outside(world, inputs["features"], site, translated[space][site], model, named)
+    return translated[next(iter(spaces.values()))][site]
 
 
 def _ask_routes(
@@ -162,9 +167,11 @@ def _ask_routes(
 
 
 def intact(world: World, artifact: Path) -> str | None:
-    """A complaint unless the external sites still hold their cohorts."""
-    return ingest.intact(world.outside_world(), artifact / OUTSIDE_FOLDER)
+    """A complaint unless the external sites still hold their cohorts, translated ones too."""
+    files = (artifact / OUTSIDE_FOLDER / f"{space}.json" for space in list_routed_spaces(world.config))
+    complaint = ingest.intact(world.outside_world(), artifact / OUTSIDE_FOLDER)
+    return complaint or next((text for file in files if (text := find_cohort_complaint(world, file))), None)
 
 
-NEEDS = ("ingest", "translate", "augment", "features", "train")
+NEEDS = ("ingest", "score", "sample", "translate", "augment", "features", "train")
 STAGE = Stage("route", VERSION, NEEDS, settings, run, outside=digest_outside_files, intact=intact)

@@ -20,7 +20,10 @@ from pipelines.requests.writing import to_facts
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.harmonization import RAW, Public
+from pipelines.settings.image_spaces import list_routed_spaces
 from privacy.message import Json, Message, to_bytes
+from privacy.release.form import ABSENT
+from privacy.release.policy import OUTSIDE
 
 VERSION = 2  # 1 asked the target always
 
@@ -34,6 +37,7 @@ def settings(world: World) -> Json:
         "sampling": to_plain(plan.sampling),
         "shared": plan.shared,
         **common_settings(world),
+        **({"recipient": OUTSIDE} if list_routed_spaces(world.config) else {}),
     }
     return {**common, "inputs": list(world.config.images.inputs)} if isinstance(plan.synthesis, Public) else common
 
@@ -52,6 +56,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         synthesis_run=synthesis["run"],
         sampling=plan.sampling,
         shared=plan.shared,
+        recipient=OUTSIDE if list_routed_spaces(world.config) else ABSENT,
         cohort=read_cohorts(inputs, RAW)[target].cohort,
         **build_common_part(world),
     )

@@ -15,7 +15,9 @@ from pipelines.requests.writing import to_message
 from pipelines.runs.progress import make_counter, show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.harmonization import RAW, AnySpace
+from pipelines.settings.image_spaces import list_routed_spaces
 from privacy.message import Json, Params, from_bytes, to_bytes
+from privacy.release.form import ABSENT
 
 VERSION = 3
 
@@ -53,7 +55,9 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 def build_question(
     world: World, space: str, translator: AnySpace, site: str, target: str, cohort: str, shared: Params
 ) -> Translate:
-    """What one site is asked for one space. shared: the tensors `images` and `labels`."""
+    """What one site is asked for one space. shared: the tensors `images` and `labels`. An external site's translator
+    learns without labels.
+    """
     source = world.config.sites[target].source
     return Translate(
         space=space,
@@ -61,10 +65,37 @@ def build_question(
         veto=world.config.sites[site].veto or world.config.harmonize_settings.veto,
         is_target=site == target,
         scanner=getattr(source, "scanner", None),
+        unlabelled=True if site in world.config.outside else ABSENT,
         cohort=cohort,
         tensors=shared,
         **build_common_part(world),
     )
+
+
+def translate_outside(
+    world: World, inputs: Mapping[str, Path], cohorts: Mapping[str, str], out: Path
+) -> dict[str, dict[str, str]]:
+    """Have every external site train a translator of its own on the shared images, without labels, into each space in
+    which a routed method learns (VAFL, section II.A); write one JSON file per space.
+
+    cohorts: raw ones by site. Returns: space -> site -> its cohort there, which is the raw one where it refused.
+    """
+    by_space: dict[str, dict[str, str]] = {RAW: dict(cohorts)}
+    spaces, far = list_routed_spaces(world.config), world.outside_world()
+    if not spaces:
+        return by_space
+    target = target_of(inputs["score"])
+    shared = from_bytes((inputs["sample"] / SHARED).read_bytes()).tensors
+    for space in spaces:
+        translator = world.config.harmonize_settings.translate[space]
+        questions = {
+            site: build_question(world, space, translator, site, target, cohorts[site], shared)
+            for site in far.engine.sites
+        }
+        replies = far.ask_each(TRANSLATE, {site: _name_run(world, each) for site, each in questions.items()}, questions)
+        write_replies(out / f"{space}.json", replies)
+        by_space[space] = {site: reply.cohort for site, reply in replies.items()}
+    return by_space
 
 
 def _name_run(world: World, question: Translate) -> str:

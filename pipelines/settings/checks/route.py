@@ -16,7 +16,7 @@ from federation.task import Kind, Task
 from personalize import AnyAlgorithm
 from personalize.adaptation_baselines import Tent, tent
 from personalize.routing_outside import Routing, route_experts
-from pipelines.settings.harmonization import RAW
+from pipelines.settings.image_spaces import find_line_spaces
 from pipelines.settings.route import SHARED, How, Line, Route
 from pipelines.settings.run_settings import RunSettings
 from privacy.release.policy import OUTSIDE
@@ -69,6 +69,11 @@ def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
 def _line_problems(run: RunSettings, route: Route, line_label: str) -> list[Problem]:
     """Problems of a line's way and of the methods that it names, each where its name stands."""
     problems, line = [], route.lines[line_label]
+    if len(set((spaces := find_line_spaces(run, line)).values())) > 1:
+        text = " and ".join(f"{label} in {space}" for label, space in spaces.items())
+        text = f"its methods learn in different spaces ({text}), and an external site's images are in one; "
+        text = f"{text}name methods of one space in shared and personal"
+        problems.append(Problem(("route", "lines", line_label), text))
     if line.how.name == "average" and run.task.kind == "classification":
         text = "average is of the scores of masks; say ensemble, the mean of the models' logits"
         problems.append(Problem(("route", "lines", line_label, "how"), text))
@@ -88,8 +93,6 @@ def _find_method_problem(run: RunSettings, part: str, label: str) -> str:
         return f"{label!r} is no method; methods are {', '.join(run.train.methods)}"
     if method.name == "central":
         return f"{label} is the pooled baseline of a simulation, which no hospital can be given"
-    if run.train.method_images.get(label, RAW) != RAW:
-        return f"{label} learns from translated images, which an external site does not have"
     if part == SHARED and not has_common_model(method):
         return f"{label} is {method.name}, with a model for each hospital; say one like fedavg"
     return ""
