@@ -59,7 +59,7 @@ def settings(**changes: object) -> dict[str, object]:
 
 def translated(**translator: object) -> dict[str, Any]:
     """A run in which methods on translated images serve a hospital outside. translator: of the space `vafl`."""
-    made: dict[str, Any] = settings(route={"shared": "vafl", "personal": "personal", "lines": ROUTED})
+    made: dict[str, Any] = settings(route={"shared": "vafl", "personal": "personal", "lines": copy.deepcopy(ROUTED)})
     made["sites"] = {
         name: {**site, "source": {**site["source"], "patients": 16, "scanner": scanner}}
         for (name, site), scanner in zip(made["sites"].items(), "PLP", strict=True)

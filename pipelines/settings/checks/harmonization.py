@@ -73,9 +73,13 @@ def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
 def _site_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
     """Problems of targets that are no site, and of spaces that only phantoms can make."""
     known_names = () if len(run.sites) < 2 else (("target", plan.score.target), ("current", plan.score.current))
+    inside = [site for site in run.sites if site not in run.outside]
     for field, name in known_names:
         if name is not None and name not in run.sites:
             yield Problem(("score", field), f"{name!r} is no site; sites are {', '.join(run.sites)}")
+        elif name in run.outside:
+            text = f"{name} is outside, and images are shared by a hospital inside: {', '.join(inside)}"
+            yield Problem(("score", field), text, needs=(("outside",),))
     real_sites = [name for name, site in run.sites.items() if not isinstance(site.source, PhantomSource)]
     for space, translator in plan.translate.items():
         if isinstance(translator, Oracle | Exported) and real_sites:
