@@ -1,8 +1,9 @@
 """Deterministic tests: one thread, seeded generators, hypothesis without deadlines. The default suite is a part of
 `--thorough`. What is left to chance says so by `@pytest.mark.chance`.
 
-By default hypothesis tests run a fifth of their examples, the same in every run (`derandomize`). `pytest --thorough`,
-which is `make test-all`, runs all examples, and also the tests marked `slow`.
+By default hypothesis tests run a fifth of their examples, the same in every run (`derandomize`), and of a test marked
+`repeats(most)`, whose cases try one mechanism again and again, about so many cases run. `pytest --thorough`, which is
+`make test-all`, runs all examples and all cases, and also the tests marked `slow`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import random
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +92,43 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Reduce the examples of hypothesis tests, unless `--thorough` is given."""
+    """Reduce the examples of hypothesis tests and the cases of repeating ones, unless `--thorough` is given."""
     if config.getoption("--thorough"):
         return
+    for repeating in list_repeating(items):
+        (most,) = repeating[0].get_closest_marker("repeats").args
+        for item in set(repeating) - set(choose_cases(repeating, most)):
+            item.add_marker(pytest.mark.slow)
     laws = {item.function for item in items if hasattr(getattr(item, "function", None), LAW)}
     for law in laws:
         full = getattr(law, LAW)
         setattr(law, LAW, settings(full, max_examples=fewer(full.max_examples)))
+
+
+def list_repeating(items: Sequence[pytest.Item]) -> list[list[Any]]:
+    """The cases of each test that is marked `repeats`, without those that are slow anyhow."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("repeats") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return [*cases.values()]
+
+
+def choose_cases(cases: Sequence[Any], most: int) -> list[Any]:
+    """So many cases, drawn by their names: among them each value of every parameter that has no more values than that.
+    Tests with the same parameters choose different ones, so that together they see most of them.
+    """
+    drawn = sorted(cases, key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())
+    values = {item: set(item.callspec.indices.items()) for item in cases}
+    counts = Counter(name for name, _ in set().union(*values.values()))
+    chosen, seen = list[Any](), set[tuple[str, int]]()
+    for item in drawn:
+        new = {value for value in values[item] - seen if counts[value[0]] <= most}
+        chosen += [item] if new else []
+        seen |= new
+    return chosen + [item for item in drawn if item not in chosen][: max(0, most - len(chosen))]
 
 
 def looked_at() -> bool:
@@ -219,6 +250,28 @@ def _only_maps_that_are_looked_at_have_all_their_steps(thorough: bool) -> Iterat
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(openTSNE, "TSNE", hurried)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _audits_of_runs_have_few_steps(thorough: bool) -> Iterator[None]:
+    """By default a run's audit with canaries takes a few steps: it was a third of a small private run. Tests of audits
+    call `audit_mechanism` themselves, and have all.
+    """
+    if thorough or "pipelines.coordinator.stages.audit" not in sys.modules:
+        yield
+        return
+    from pipelines.coordinator.stages import audit
+
+    real = audit.audit_mechanism
+
+    def hurried(*given: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(audit, "STEPS", 3)
+            return real(*given, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit, "audit_mechanism", hurried)
         yield
 
 

@@ -75,6 +75,7 @@ def slow(line: str, sites: list[str], pool: bool) -> tuple[float, list[float]]:
     return share(None), [share(copy) for copy in range(COPIES)]
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("line", ["half", "worse"])
 @pytest.mark.parametrize(
     ("protocol", "sites"),

@@ -111,6 +111,7 @@ def test_a_window_that_scales_nothing_is_refused(window):
         Radiomics(window=window)
 
 
+@pytest.mark.repeats(30)
 @pytest.mark.parametrize(("one", "shape"), FIT)
 @pytest.mark.parametrize("value", [-1.0, 0.0, 1.0, 1e4, "step", "point"])
 def test_features_are_finite_whatever_the_image(one, shape, value):

@@ -79,6 +79,7 @@ def test_every_rule_is_algorithm_2_on_one_number(name, models, beta1, beta2, tau
         x = found
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("lost", [frozenset(), reference.LOST_OF_ALL], ids=["", "lost replies"])
 def test_rounds_on_a_network_with_batch_norm(name, lost):

@@ -101,6 +101,7 @@ def test_a_batchs_loss_is_the_common_mean_of_its_classes_mean_losses(labels, cha
     assert float(normal.mean()) == pytest.approx(1.0)
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("share", ["batch", "site"])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("lost", [frozenset(), reference.LOST_OF_ALL], ids=["", "lost replies"])

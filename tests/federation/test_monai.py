@@ -65,6 +65,7 @@ def by_hand(network: str, inputs: tuple[int, ...], classes: int) -> torch.nn.Mod
     return made
 
 
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize("network", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in NETWORKS])
 @pytest.mark.parametrize("inputs", [(2, 32, 32), (1, 16, 32, 32)])
 def test_it_is_the_network_that_monai_makes(network: str, inputs: tuple[int, ...]) -> None:
@@ -164,6 +165,7 @@ def labelled(seed: int) -> Any:
 EVERY = {one.name: one for one in methods.ALL}
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("name", ["fedavg", "fenda", "cusfl", "moon", "fedbn", "apfl"])
 def test_methods_train_it_as_the_network_that_a_person_wraps(name: str) -> None:
     ours = task("DenseNet", (1, 8, 8))

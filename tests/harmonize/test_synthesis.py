@@ -33,6 +33,7 @@ def rows(patients: int = 6) -> Rows:
     return Rows(torch.rand(n, *INPUTS, generator=g) * 2 - 1, torch.arange(n) % 2, torch.arange(n) // 2)
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize("way", ["dp_wgan_gp", "head", "private_evolution", "fitted_prior"])
 @pytest.mark.parametrize("dry", [True, False])
 def test_what_is_booked_was_planned_and_costs_what_was_asked_for(way, dry):

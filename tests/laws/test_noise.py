@@ -77,6 +77,7 @@ def runs(algorithm, work, task=None, tables=None, protection=LOUD) -> tuple[list
     return pieces, events
 
 
+@pytest.mark.repeats(12)
 @pytest.mark.parametrize(("algorithm", "work"), METHODS)
 def test_each_answer_of_each_method_and_phase_has_the_noise_that_was_booked_and_none_of_it_twice(algorithm, work):
     pieces, events = runs(algorithm, work)

@@ -43,6 +43,7 @@ def doubles():
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.repeats(10)
 @pytest.mark.parametrize(("algorithm", "work"), METHODS)
 def test_without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_training(algorithm, work):
     if algorithm.name == "cusfl":  # by patient its balance is another method, unless the cap binds
@@ -53,6 +54,7 @@ def test_without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_trainin
     laws.without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_training(algorithm, work, near)
 
 
+@pytest.mark.repeats(10)
 @pytest.mark.parametrize(("algorithm", "work"), METHODS)
 def test_what_was_done_is_what_was_rehearsed(algorithm, work):
     laws.what_was_done_is_what_was_rehearsed(algorithm, work)
@@ -64,6 +66,7 @@ def test_what_was_done_is_what_was_rehearsed(algorithm, work):
     assert seen.validation == Part("c", "validation", Gaussian(3.0))
 
 
+@pytest.mark.repeats(10)
 @pytest.mark.parametrize(("algorithm", "work"), METHODS)
 def test_a_replayed_call_gives_the_same_bytes_and_spends_nothing(algorithm, work):
     laws.a_replayed_call_gives_the_same_bytes_and_spends_nothing(algorithm, work)

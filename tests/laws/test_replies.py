@@ -132,6 +132,7 @@ def same(left: Message, right: Message) -> bool:
     return testbed.are_equal(left.tensors, right.tensors) and left.facts == right.facts
 
 
+@pytest.mark.repeats(12)
 @pytest.mark.parametrize(("algorithm", "work", "ground"), CASES)
 def test_what_one_hospital_says_ends_no_round_and_changes_nothing_but_its_own_part(algorithm, work, ground):
     before, _, template, heard = told(algorithm, work, "tables" if ground is TABLES else "prompts")
@@ -153,6 +154,7 @@ def test_what_one_hospital_says_ends_no_round_and_changes_nothing_but_its_own_pa
     law()
 
 
+@pytest.mark.repeats(10)
 @pytest.mark.parametrize(("algorithm", "work", "ground"), CASES)
 def test_what_one_hospital_says_of_itself_at_the_end_stops_nobody(algorithm, work, ground):
     _, end, _, heard = told(algorithm, work, "tables" if ground is TABLES else "prompts")
@@ -247,6 +249,7 @@ def test_an_introduction_that_the_method_cannot_take_is_lost_by_name():
             rounds._ask_introductions(engine, Strict(), "law", {}, dict.fromkeys("abc", Message()), good)  # type: ignore[arg-type]
 
 
+@pytest.mark.repeats(10)
 @pytest.mark.parametrize(("algorithm", "work", "ground"), CASES)
 def test_an_introduction_of_another_form_is_lost_by_name_and_any_other_can_be_sent_on(algorithm, work, ground):
     introductions = dict(told(algorithm, work, "tables" if ground is TABLES else "prompts")[3]["introduce", 0])

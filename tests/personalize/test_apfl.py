@@ -31,6 +31,7 @@ def shared(outcome):
     return {n.removeprefix("shared."): v for n, v in section(outcome.state.tensors, "model").items()}
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("work", [reference.ADAM, reference.SGD], ids=["adam", "sgd"])
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("kind", reference.KINDS)

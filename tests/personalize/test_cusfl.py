@@ -184,6 +184,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(options):
     algorithm = CusFL(depth=2, **options)

@@ -25,6 +25,7 @@ def shared(outcome):
     return reference.part(section(outcome.state.tensors, "model"), "shared")
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize("gate", [None, 0.0, 0.3, 1.0])
 @pytest.mark.parametrize("kind", reference.KINDS)
 def test_the_federated_expert_is_fedavgs_whatever_the_gate_does(kind, gate):

@@ -157,6 +157,7 @@ def test_noise_costs_less_the_more_patients_there_are():
     assert (few < 0.75, many > 0.8) == (True, True), (few, many)
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("noise", [5.0, 50.0, 500.0])
 def test_much_noise_gives_doubtful_probabilities_and_not_zeros_and_ones(noise, classes):

@@ -46,6 +46,7 @@ def slopes_at(module, w, x, y):
     return g
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize("weights", ["uniform", "size"])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", reference.KINDS)

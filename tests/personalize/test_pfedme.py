@@ -30,6 +30,7 @@ def test_one_inner_step_that_w_follows_all_the_way_is_fedavg(kind):
     reference.agree(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize("beta", [1.0, 0.6, 1.5])
 @pytest.mark.parametrize("weights", ["uniform", "size"])
 @pytest.mark.parametrize("kind", reference.KINDS)

@@ -90,6 +90,7 @@ def test_every_convolution_and_linear_layer_is_mixed_the_head_and_the_bottleneck
         assert torch.equal(layer.weights, weights)
 
 
+@pytest.mark.repeats(6)
 @pytest.mark.parametrize("count", [2, 3, 6])
 @EACH
 def test_coefficients_start_at_one_in_k_plus_1_for_every_image_and_layer(task, count):

@@ -131,6 +131,7 @@ def test_splitnn_with_all_but_the_head_private_is_lg_fedavg():
     assert all(testbed.are_equal(split[site], lg[site]) for site in reference.IMAGES)
 
 
+@pytest.mark.repeats(6)
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("weights", [None, "size", "uniform"])
 def test_a_slow_loop_with_sites_away_and_replies_lost_finds_the_same(name, weights):

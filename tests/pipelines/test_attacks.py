@@ -165,6 +165,7 @@ def test_a_model_that_was_paid_for_leaves_at_no_further_cost(site):
     assert site.spent == before
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize(
     "change",
     [

@@ -79,6 +79,7 @@ def test_torchscript_gives_them_too_and_names_no_file_of_this_machine(kind):
     assert b"debug_pkl" not in data
 
 
+@pytest.mark.repeats(14)
 @pytest.mark.parametrize("one", methods.ALL, ids=lambda one: one.name)
 def test_every_methods_network_can_be_exported(one):
     """Twins, experts, prompts: whatever network a method makes of the model, its file says the same."""

@@ -44,6 +44,7 @@ def start(tmp_path_factory) -> tuple[Path, dict[str, list[str]], Result]:
     return begin, places, result(PRIVATE_RUN, folder / "work")
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize(("kind", "fault", "far"), POINTS)
 def test_a_private_run_goes_on_after_a_fault_and_spends_what_it_would_have(start, tmp_path, kind, fault, far):
     begin, places, wanted = start

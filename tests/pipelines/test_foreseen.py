@@ -175,6 +175,7 @@ def test_the_check_refuses_the_share_of_rejected_studies_that_ingest_refuses_and
         assert bool(told) == (rejected / 100 > most or rejected == 100)
 
 
+@pytest.mark.repeats(12)
 @pytest.mark.parametrize(("kind", "name"), [*(("table", n) for n in TABLES), *(("files", n) for n in FILES)])
 def test_what_the_check_passes_ingest_passes(kind, name, tmp_path, capsys):
     made = (of_table if kind == "table" else of_files)(tmp_path)

@@ -204,6 +204,7 @@ def test_errors_of_pydantic_are_told_in_words_without_a_link(kept, capsys):
     assert "no_such" in said and "http" not in said and "validation error" not in said
 
 
+@pytest.mark.repeats(6)
 @pytest.mark.parametrize(
     "content", ["half", "", "[]", "{}", "null", "3", '{"stages": []}', '{"stages": {"train": "x"}}']
 )
@@ -236,6 +237,7 @@ def with_format(path: Path, form: Any) -> None:
         path.write_text(json.dumps({**json.loads(path.read_text()), "format": form}))
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("what", NO_LEDGER)
 def test_a_format_that_is_no_whole_number_from_one_is_refused_by_name(what, kept, capsys):
     assert main(["kept.yaml"]) == Exit.OK  # writes what the kept program did not

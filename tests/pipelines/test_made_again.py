@@ -110,6 +110,7 @@ def again(site: Path, capsys: pytest.CaptureFixture[str], *options: str) -> floa
     return added
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")
 @pytest.mark.parametrize("reply", [False, True], ids=["files", "files and replies"])
 @pytest.mark.parametrize("asked", ["ingest", "translate", "extract"])

@@ -97,6 +97,7 @@ def change(path: Path, way: str) -> None:
     path.unlink() if damaged is None else path.write_bytes(damaged)
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("label", LABELS)
 def test_no_committed_reply_that_is_damaged_or_gone_costs_anything(
@@ -112,6 +113,7 @@ def test_no_committed_reply_that_is_damaged_or_gone_costs_anything(
         path.write_bytes(whole)
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("label", LABELS)
 def test_a_lost_model_stops_the_run_with_the_price_before_anything_is_charged(

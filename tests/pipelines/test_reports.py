@@ -320,6 +320,7 @@ ODD: dict[str, Callable[[int, Dataset], None]] = {
 }
 
 
+@pytest.mark.repeats(6)
 @pytest.mark.parametrize("case", sorted(ODD))
 @pytest.mark.parametrize("identity", [None, HIDDEN])
 def test_odd_headers_do_not_keep_a_report_from_being_written(tmp_path, case, identity):

@@ -59,6 +59,7 @@ def misfits(dataset: Dataset) -> Iterator[str]:
             yield from misfits(item)
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize("hidden", [None, Pseudonymous(KEY, Profile())], ids=["named", "deidentified"])
 @pytest.mark.parametrize("vr", WRONG)
 @pytest.mark.filterwarnings("ignore")

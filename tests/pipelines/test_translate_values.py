@@ -65,6 +65,7 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- identity ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize(
     ("scanner", "kind"), [*((scanner, "identity") for scanner in "ABPLE"), ("A", "cyclegan"), ("B", "cyclegan")]
 )

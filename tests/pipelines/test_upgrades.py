@@ -90,6 +90,7 @@ def place(finished_run, tmp_path, monkeypatch) -> Iterator[Any]:
     return copied
 
 
+@pytest.mark.repeats(5)
 @pytest.mark.parametrize("stage", [stage.name for stage in STAGES])
 def test_a_raised_version_of_any_stage_charges_nobody(stage, place, monkeypatch):
     root = place("private")
@@ -232,6 +233,7 @@ def settings_classes() -> list[type]:
     return sorted(seen.values(), key=lambda one: one.__name__)
 
 
+@pytest.mark.repeats(40)
 @pytest.mark.parametrize("kind", settings_classes(), ids=lambda one: one.__name__)
 def test_a_field_that_is_added_to_any_settings_changes_no_digest_while_it_has_its_default(kind):
     one, more = object.__new__(kind), object.__new__(younger(kind))

@@ -28,6 +28,7 @@ def answered(own: Hospital, cohort: str, limits: Limits) -> Message:
     return ask(own, "translate", 0, shared, **{**facts, "private": False, **said})
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("asked", [NEVER, ALWAYS], ids=["never", "always"])
 @pytest.mark.parametrize("own", [None, NEVER, ALWAYS], ids=["none", "never", "always"])
 def test_a_translation_is_used_unless_the_limits_that_count_forbid_it(tmp_path, asked, own):

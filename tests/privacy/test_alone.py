@@ -232,6 +232,7 @@ def ordered(rows: Rows) -> Rows:
     return with_rows(rows, order[torch.argsort(rows.patient[order], stable=True)])
 
 
+@pytest.mark.repeats(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_patients_gradient_does_not_hang_on_others(name, device, monkeypatch):
     task = NETWORKS[name]
@@ -252,6 +253,7 @@ def test_a_patients_gradient_does_not_hang_on_others(name, device, monkeypatch):
         agree(drawn, gradients_of(task, module, other, monkeypatch, full=False), f"views, {what}")
 
 
+@pytest.mark.repeats(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_patients_loss_embedding_and_vote_do_not_hang_on_others(name, device):
     task = NETWORKS[name]

@@ -116,6 +116,7 @@ def test_a_measure_is_not_rounded():
     assert values[0] == values[1]
 
 
+@pytest.mark.repeats(10)
 @pytest.mark.parametrize(
     ("algorithm", "work"), methods.with_work(methods.fit(testbed.mask_task()), ADAM, SGD), ids=lambda value: None
 )

@@ -122,6 +122,7 @@ def test_what_says_that_it_is_something_else_is_refused_even_if_a_person_named_a
         assert caught.value.reason == "not_adc"
 
 
+@pytest.mark.repeats(30)
 @pytest.mark.parametrize("known", [{}, SIEMENS, MAPS["a unit"], MAPS["a derivation code"], MAPS["a rescale"]])
 @pytest.mark.parametrize("text", DOUBTS)
 def test_how_well_a_map_fits_is_no_map_whatever_else_its_header_says(text: str, known: dict[str, object]) -> None:

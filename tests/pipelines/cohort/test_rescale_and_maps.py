@@ -266,6 +266,7 @@ def test_a_map_by_a_table_is_applied(straight: bool, layout: str, tmp_path: Path
         assert np.abs(after.image.values - expected).max() <= max(0.1, expected.max() / 65000)  # half a step
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("layout", ["classic", "enhanced"])
 @pytest.mark.parametrize("intercept", [0.0, -50.0])
 @pytest.mark.parametrize("whole", [set(), {0, 4}], ids=["a row", "a row, and whole slices"])
@@ -397,6 +398,7 @@ def put_private(dataset: Dataset, place: Private, value: Any, block: int, creato
     dataset.add_new((place.group, block << 8 | place.element), vr, value)
 
 
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize("block", [0x10, 0x11, 0x1F, 0x20, 0x40, 0xFF])
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_vendors_scale_is_found_in_every_block_and_spelling(
@@ -411,6 +413,7 @@ def test_a_vendors_scale_is_found_in_every_block_and_spelling(
     assert np.allclose(study.image.values, 1000, atol=2)
 
 
+@pytest.mark.repeats(10)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("place", [*B_VALUES, *SLICE_COUNTS, VENDOR_SLOPE])
 def test_every_private_element_is_found_and_kept_in_every_block(place: Private, spelling: Callable[[str], str]) -> None:

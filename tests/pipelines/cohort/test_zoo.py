@@ -283,6 +283,7 @@ ZOO_SINGLE = [name for name, reason in ZOO.items() if reason == "single_slice" a
 CUT_SHORT = {"MR_truncated.dcm"}
 
 
+@pytest.mark.repeats(10)
 @pytest.mark.parametrize("name", SINGLE)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_stack_of_a_real_image_has_its_values_and_lies_where_its_header_says(tmp_path: Path, name: str) -> None:
