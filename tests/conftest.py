@@ -17,7 +17,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -210,8 +210,49 @@ def _phantoms_are_written_once(tmp_path_factory: pytest.TempPathFactory) -> Iter
     ours = [one for one in [*sys.modules.values()] if str(getattr(one, "__file__", "")).startswith(str(TESTS))]
     with pytest.MonkeyPatch.context() as patch:
         for module in [files, *(one for one in ours if "phantom" not in str(one.__file__))]:
-            for name in [name for name, value in vars(module).items() if value is write]:
-                patch.setattr(module, name, copied)
+            replace_everywhere(patch, [module], write, copied)
+        yield
+
+
+def replace_everywhere(patch: pytest.MonkeyPatch, modules: Iterable[object], old: object, new: object) -> None:
+    """In each module each name for the one is a name for the other."""
+    for module in modules:
+        for name in [name for name, value in vars(module).items() if value is old]:
+            patch.setattr(module, name, new)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _public_pictures_are_drawn_once() -> Iterator[None]:
+    """They follow from a prior, their classes, a size and a seed, and so does the view of them: two thirds of a
+    synthesis in a test. Tests of harmonization draw anew.
+    """
+    if "harmonize.public_features" not in sys.modules:
+        yield
+        return
+    from harmonize import prior, public_features
+
+    draw, view = prior.draw_pictures, public_features.make_view
+    drawn, views = dict[Any, torch.Tensor](), dict[Any, Any]()
+
+    def draw_once(prior_: Any, y: torch.Tensor, inputs: Any, seed: int) -> torch.Tensor:
+        known = (prior_.name, tuple(y.tolist()), tuple(inputs), seed)
+        if known not in drawn:
+            drawn[known] = draw(prior_, y, inputs, seed)
+        return drawn[known].clone()
+
+    def view_once(prior_: Any, inputs: Any, *given: Any, seed: int) -> Any:
+        known = (prior_.name, tuple(inputs), *given, seed)
+        if known not in views:
+            views[known] = view(prior_, inputs, *given, seed=seed)
+        return views[known]
+
+    places = [
+        one for one in [*sys.modules.values()] if (getattr(one, "__file__", None) or "").startswith(str(TESTS.parent))
+    ]
+    places = [one for one in places if "tests/harmonize" not in str(one.__file__)]
+    with pytest.MonkeyPatch.context() as patch:
+        replace_everywhere(patch, places, draw, draw_once)
+        replace_everywhere(patch, places, view, view_once)
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -147,22 +148,27 @@ def test_a_scale_that_leaves_a_large_value_out_has_room_where_all_others_are_equ
 
 
 def test_the_terminal_shows_methods_by_name_and_of_many_hospitals_some() -> None:
-    rows = json.loads(to_json(page(len(NAMES))[0].scores))
-    shown = select_figure_sites(page(len(NAMES))[0].scores)
+    scores = score(len(NAMES))[2]
+    rows, shown = json.loads(to_json(scores)), select_figure_sites(scores)
     table = _build_table(rows, "AUC", shown)
     assert [column.header for column in table.columns] == ["hospital", "fedavg", "local"]
     assert [*table.columns[0].cells] == [*shown, PRIVATE_MEAN, "overall"] and table.title is not None
     assert f"{SHOWN} of {len(NAMES)} hospitals" in str(table.title)
-    few = json.loads(to_json(page(3)[0].scores))
+    few = json.loads(to_json(score(3)[2]))
     assert [column.header for column in _build_table(few, "AUC", ()).columns][:2] == ["method", "h000"]
     lost = [{"site": site, "request": "train", "code": "busy", "times": 1} for site in NAMES]
     assert [*_describe_missing(lost)] == [f"! {', '.join(NAMES[:9])} and 5 others did not answer train: busy"]
 
 
-def page(count: int) -> tuple[records.RunPage, str]:
+def score(count: int) -> tuple[list[str], Mapping[str, Mapping[tuple[str, str], Evidence]], tuple[ScoreRow, ...]]:
+    """Hospitals, what each method scored there, and the rows of it."""
     sites = [f"h{number:03d}" for number in range(count)]
     tables = {m: {(s, s): evidence(10 * n + k) for n, s in enumerate(sites)} for k, m in enumerate(("fedavg", "local"))}
-    rows = scoring.score_rows(tables, reference="local")
+    return sites, tables, tuple(scoring.score_rows(tables, reference="local"))
+
+
+def page(count: int) -> tuple[records.RunPage, str]:
+    sites, tables, rows = score(count)
     losses = {site: {"1": 0.7, "2": 0.6} for site in sites}
     between = {"r": {"sites": sites, "values": np.eye(count).tolist()}}
     trained = [trained_method(label=m, name=m, losses=losses, between=between) for m in tables]
@@ -177,16 +183,16 @@ def page(count: int) -> tuple[records.RunPage, str]:
 
 
 def test_a_page_of_many_hospitals_draws_as_much_as_one_of_few_and_its_tables_have_all() -> None:
-    (few, of_few), (many, of_many) = page(SHOWN), page(60)
+    (few, of_few), (many, of_many) = page(SHOWN), page(40)
     assert [one.title for one in few.pictures] == [one.title for one in many.pictures]
-    assert all("9 of 60 hospitals" in one.caption for one in many.pictures)
+    assert all("9 of 40 hospitals" in one.caption for one in many.pictures)
     assert not any("hospitals, at equal steps" in one.caption for one in few.pictures)
     drawn = [sum(len(one.html) for one in of.pictures) for of in (few, many)]
     assert 0.7 < drawn[1] / drawn[0] < 1.3, drawn
     cells = [re.findall(r'<th scope="row">(h\d{3})', of) for of in (of_few, of_many)]
-    assert {*cells[0]} == {f"h{n:03d}" for n in range(9)} and {*cells[1]} == {f"h{n:03d}" for n in range(60)}
+    assert {*cells[0]} == {f"h{n:03d}" for n in range(9)} and {*cells[1]} == {f"h{n:03d}" for n in range(40)}
     table = of_many[of_many.index('id="scores"') : of_many.index('id="figures"')]
-    assert re.findall(r'<th scope="row">(h\d{3})', table)[:60] == [*rank_hospitals(many.scores)]
+    assert re.findall(r'<th scope="row">(h\d{3})', table)[:40] == [*rank_hospitals(many.scores)]
     assert len(of_many) < 12 * len(of_few)
     mean = next(one for one in many.scores if one.protocol == PRIVATE_MEAN)
     assert f"{mean.value:.3f}" in of_many

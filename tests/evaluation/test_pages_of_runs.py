@@ -6,7 +6,6 @@ import os
 import re
 from pathlib import Path
 
-import harmonized_run
 import numpy as np
 import pytest
 import torch
@@ -63,13 +62,6 @@ def withdrawn(tmp_path_factory):
 
 
 PLACES = {"run": "report.html", "a": "sites/a/report.html", "b": "sites/b/report.html"}
-
-
-def test_without_exclude_nothing_is_said(finished_run):
-    run = finished_run(harmonized_run.settings()) / "runs" / "tiny"
-    for place in PLACES.values():
-        text = (run / place).read_text()
-        assert "ithdrawn" not in text.replace("a patient who withdrew", "") and "does not forget" not in text
 
 
 def test_the_hospitals_page_names_the_runs_that_knew_a_patient(withdrawn):

@@ -170,6 +170,7 @@ def test_all_steps_cost_as_much_as_one_of_less_noise():
     )
 
 
+@pytest.mark.slow  # a smaller case: the noise and the bounds themselves, above
 def test_noise_costs_less_the_more_patients_there_are():
     task, fresh = Task(Mlp(hidden=()), (WIDTH,), 3), hospital(9, 1000)
 

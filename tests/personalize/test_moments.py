@@ -143,6 +143,7 @@ def test_it_takes_one_round_however_many_the_others_have():
     assert outcome.best == 1
 
 
+@pytest.mark.slow  # a smaller case: what little is learnt of 50 patients, below
 def test_noise_costs_less_the_more_patients_there_are():
     """At noise 5, 50 patients leave little and 8,000 nearly everything (85 % right without noise)."""
     task, fresh = Task(Mlp(hidden=()), (WIDTH,), 2), hospital(9, 2000, 2)

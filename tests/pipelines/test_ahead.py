@@ -167,7 +167,7 @@ def test_hospitals_in_this_process_have_no_other_beside_them(tmp_path):
 @pytest.mark.parametrize(
     ("number", "code"),
     [
-        (signal.SIGTERM, Exit.STOPPED),
+        pytest.param(signal.SIGTERM, Exit.STOPPED, marks=pytest.mark.slow),
         (signal.SIGKILL, -signal.SIGKILL),
         pytest.param(signal.SIGINT, Exit.STOPPED, marks=pytest.mark.slow),
     ],

@@ -35,7 +35,7 @@ def again(said: dict[str, Any], *words: str) -> int:
 
 @pytest.fixture(scope="module")
 def finished(finished_run) -> Path:
-    return finished_run(settings())
+    return finished_run(settings(), figures=True)  # as other tests of this run
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ FEDPER = Path("runs/tiny/sites/a/ready/fedper.safetensors")
 @pytest.fixture(scope="module")
 def done(finished_run) -> Path:
     """A finished run's folder. Not to be changed."""
-    return finished_run(BASE)
+    return finished_run(BASE, figures=True)  # as test_run has it
 
 
 @pytest.fixture
@@ -49,6 +49,7 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow  # a smaller case: the same bundle is read by MONAI in this process, below
 def test_monais_own_runner_gives_the_scores_of_predict(done, tmp_path):
     """On files of images, in a process of its own that is given no code of ours."""
     for package in ("ignite", "fire"):

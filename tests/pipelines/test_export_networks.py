@@ -28,7 +28,7 @@ from pipelines.exports.network import (
 from pipelines.exports.onnx_file import facts_in, onnx_bytes
 from pipelines.models.file import Ready
 
-SOON = ("a table", "centred", "clip", "monai")
+SOON = ("a table", "monai")
 """Kinds whose ONNX files the default suite makes; a file takes seconds."""
 slow = pytest.mark.slow
 

@@ -48,6 +48,12 @@ def done(finished_run) -> Path:
     return finished_run(settings(), figures=True) / "runs" / "tiny"
 
 
+def test_without_exclude_nothing_is_said(done: Path) -> None:
+    for place in ("report.html", "sites/a/report.html", "sites/b/report.html"):
+        text = (done / place).read_text()
+        assert "ithdrawn" not in text.replace("a patient who withdrew", "") and "does not forget" not in text
+
+
 def artifact(root: Path, stage: str) -> Path:
     (folder,) = [path for path in (root / stage).iterdir() if (path / "manifest.json").exists()]
     return folder

@@ -85,8 +85,10 @@ def test_what_was_written_also_runs(tmp_path, monkeypatch, capsys, thorough):
     settings = yaml.safe_load(Path("my.yaml").read_text())
     assert set(settings["sites"]) == {"st_mary", "north"}
     assert set(settings["train"]["methods"]) > {"local_svm", "local_ridge", "moments", "local", "fedavg"}
-    settings["train"]["schedule"]["rounds"] = settings["train"]["work"]["epochs"] = 1
-    settings["train"]["method_model"]["moments"]["pictures"] = 60
+    settings["train"]["schedule"]["rounds"] = 1
+    settings["train"]["work"] |= {"epochs": None, "steps": 2}
+    for model in settings["train"]["method_model"].values():
+        model |= {"pictures": 20} if model["name"] == "features" else {}
     settings["evaluate"]["copies"] = 5
     Path("short.yaml").write_text(yaml.safe_dump(settings))
     assert run_main(["short.yaml", *([] if thorough else ["--until", "evaluate"])]) == Exit.OK

@@ -114,7 +114,7 @@ def test_the_statement_says_what_the_ledger_sums_up_to(run):
 
 
 def test_a_run_without_privacy_says_so_in_so_many_words(finished_run):
-    root = finished_run(BASE) / "runs" / "tiny"
+    root = finished_run(BASE, figures=True) / "runs" / "tiny"
     assert "no formal guarantee" in (root / "statement.md").read_text()
     assert "no formal guarantee" in (root / "report.html").read_text()
 

@@ -198,6 +198,7 @@ def test_readers_change_neither_order_nor_content(hospital):
         assert not isinstance(a, ReadStudy) or np.array_equal(a.examples.images, b.examples.images)
 
 
+@pytest.mark.slow  # a smaller case: the folder is drafted in test_init, and its kind of table is read above
 def test_dermatoscopy_of_three_hospitals(data):
     counts = {}
     for sites in (("rosendahl",), ("vidir_modern", "vienna_dias"), ("vidir_molemax",)):
