@@ -40,7 +40,7 @@ settings.load_profile("house")
 SHARE, LEAST = 5, 4  # the default suite tries one example in SHARE, but LEAST of them where a law has so many
 LAW = "_hypothesis_internal_use_settings"  # what `@settings` writes on a law; there is no public name for it
 
-LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/", "test_told.py", "test_study.py", "test_run.py")
+LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/", "test_told.py", "test_study.py")
 LOOK_AT_MAPS = ("tests/harmonize/", "tests/evaluation/", "test_points.py")
 FIGURES = "CONSILIUM_TEST_FIGURES"  # in the environment while a run is made at whose figures a test looks
 

@@ -145,6 +145,7 @@ def refusal(get: Callable[[], Any], what: str) -> tuple[str, str]:
     return asked, there
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("order", list(itertools.permutations(range(len(CALLS)), 2)))
 def test_results_answer_for_their_own_methods_variants_and_hospitals_only(order: Any, tmp_path: Path) -> None:
     for number in order:

@@ -278,8 +278,9 @@ def test_a_mistake_about_who_is_there_or_outside_is_one_problem(name):
 
 @pytest.mark.parametrize("name", ["prostate_adc.yaml", *(pytest.param(p.name, marks=pytest.mark.slow) for p in RUNS)])
 def test_a_misspelt_key_is_one_problem(name, thorough):
-    """A key that is missing because it is misspelt is told once; and an empty group is told, not what it lacks. By default
-    a third of the keys."""
+    """A key that is missing because it is misspelt is told once; and an empty group is told, not what it lacks. By
+    default a third of the keys are tried.
+    """
     text = next(path for path in RUNS if path.name == name).read_text()
     good = read_yaml(text, environment={"CONSILIUM_DATA": "/data"}).data
 

@@ -30,7 +30,7 @@ from pipelines_settings import BASE
 from privacy.message import from_bytes
 from privacy.release import ledger
 
-FEATURES = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 60, "components": 8}
+FEATURES = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 20, "components": 8}
 TRAIN = {
     "schedule": {"rounds": 2},
     "work": {"lr": 1e-2, "batch": 16},
@@ -179,7 +179,7 @@ def problems(tmp_path, capsys, **changed) -> str:
             {"of": {"name": "colour"}},
             "colour needs pictures (3, height, width) of 16 pixels or more, found (1, 32, 32)",
         ),
-        ({"components": 61}, "model.components: must be at most the number of pictures, 60, found 61"),
+        ({"components": 21}, "model.components: must be at most the number of pictures, 20, found 21"),
         (
             {"of": {"name": "random_convolutions", "filters": 1, "scales": 1}},
             "model.components: must be at most the number of features of random_convolutions, 4, found 8",

@@ -20,7 +20,7 @@ from pipelines_settings import BASE
 from privacy.release import ledger
 
 METHODS = {name: {"name": name} for name in ("fedavg", "local_ridge", "local_svm")}
-FEW = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 60, "components": 8}
+FEW = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 20, "components": 8}
 TRAIN = {"schedule": {"rounds": 2}, "work": {"lr": 1e-2, "batch": 16}, "methods": METHODS}
 VARIANTS = {"tuned": {"of": "fedavg", "calibration": "fine_tuned", "tuning": {"epochs": 1}}}
 SETTINGS = {**BASE, "train": TRAIN, "evaluate": {"copies": 20, "reference": "local_ridge", "variants": VARIANTS}}

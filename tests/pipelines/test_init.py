@@ -88,7 +88,7 @@ def test_what_was_written_also_runs(tmp_path, monkeypatch, capsys, thorough):
     settings["train"]["schedule"]["rounds"] = 1
     settings["train"]["work"] |= {"epochs": None, "steps": 2}
     for model in settings["train"]["method_model"].values():
-        model |= {"pictures": 20} if model["name"] == "features" else {}
+        model |= {"pictures": 60} if model["name"] == "features" else {}
     settings["evaluate"]["copies"] = 5
     Path("short.yaml").write_text(yaml.safe_dump(settings))
     assert run_main(["short.yaml", *([] if thorough else ["--until", "evaluate"])]) == Exit.OK

@@ -27,7 +27,7 @@ from privacy.release import ledger as ledgers
 
 BUDGET = {"epsilon": 80.0, "delta": 1e-5}
 """It pays for counts with noise: they are not declared public."""
-FEATURES = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 60, "components": 4}
+FEATURES = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 20, "components": 4}
 COMMON: dict[str, Any] = {
     "pooling": "refused",
     "privacy": {"epsilon": 3.0, "sampling": 0.5, "views": 2},

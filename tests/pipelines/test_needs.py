@@ -31,7 +31,7 @@ from privacy.release.policy import REQUESTS
 from route_settings import settings as routed
 
 STAGES = Path(__file__).parents[2] / "pipelines" / "coordinator" / "stages"
-FEATURES = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 60, "components": 4}
+FEATURES = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 20, "components": 4}
 NOISELESS = {"name": "fitted_prior", "epsilon": None, "pictures": 60}
 ELSEWHERE = {"benchmark"}  # another command asks it
 

@@ -79,11 +79,13 @@ def test_phantoms_get_one_score_by_predict_by_night_and_without_identity(values:
     check(model, phantoms(tmp_path / "files"), tmp_path, len(SCANNERS))
 
 
+@pytest.mark.slow  # a smaller case: phantoms, above
 def test_real_maps_get_one_score_by_predict_by_night_and_without_identity(data: Path, tmp_path: Path) -> None:
     model = untaught.model(tmp_path / "m.safetensors", untaught.SLICES, untaught.DICOM)
     check(model, data / "prostatex" / "dicom", tmp_path, 2)
 
 
+@pytest.mark.slow  # a smaller case: phantoms, above
 def test_real_diffusion_series_get_one_score_by_predict_and_by_night(data: Path, tmp_path: Path) -> None:
     fitted = {"kind": "dicom", "folder": ".", "select": {"ImageType": "DIFFUSION"}, "derive": "adc"}
     model = untaught.model(tmp_path / "m.safetensors", untaught.SLICES, fitted)

@@ -140,6 +140,7 @@ def test_a_lost_model_stops_the_run_with_the_price_before_anything_is_charged(
     assert needed, "nothing was lost that anybody needs"
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_training_that_was_cut_off_is_not_paid_again_unasked(
     way: str, half: Path, tmp_path: Path, capsys: Any

@@ -10,6 +10,8 @@ import yaml
 from pipelines.hospital.hospital import COHORT, read_cohort_file
 from pipelines.loader.files import CONFIGS
 
+pytestmark = pytest.mark.slow  # smaller cases: real files in test_real_files, planted names in test_planted
+
 
 @pytest.fixture(scope="module")
 def finished(data, finished_run):

@@ -102,7 +102,7 @@ def test_starts_that_cannot_be_made_are_told_before_anything_runs(changes, words
 @pytest.mark.parametrize("private", [False, True])
 def test_a_head_learnt_on_public_pictures_is_a_floor_that_no_patient_shaped(private, tmp_path):
     """Every hospital gets the same weights, and a private run needs no noise for their training."""
-    few = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 60, "components": 8}
+    few = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 20, "components": 8}
     methods = {"public_head": {"name": "as_begun"}, "moments": {"name": "moments"}}
     train = {**TRAIN, "methods": methods, "start": None, "method_start": {"public_head": START}}
     said = {**SETTINGS, "model": few, "train": train, "pooling": "refused"}

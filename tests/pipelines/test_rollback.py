@@ -52,6 +52,7 @@ def lost(site: Path) -> str:
     return re.findall(r"sha256 ([0-9a-f]{64})", (site / "log.txt").read_text())[-1]
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("back", [1, 2, 0.5, 0])
 def test_an_older_copy_is_refused_by_name_whatever_it_lacks(here, capsys, back):
     site = here / "runs" / "tiny" / "sites" / "a"

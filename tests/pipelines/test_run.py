@@ -54,7 +54,7 @@ def state(root: Path) -> dict[str, bytes]:
 @pytest.fixture
 def run(finished_run) -> Path:
     """One finished run, not to be changed."""
-    return finished_run(BASE) / "runs" / "tiny"
+    return finished_run(BASE, figures=True) / "runs" / "tiny"
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ METHODS = {**BASE["train"]["methods"], "prox": {"name": "fedprox", "mu": 0.1}, "
 def more(finished_run, tmp_path_factory) -> Path:
     """A copy of it that then ran with two methods more, more copies and another title. Not to be changed."""
     folder = tmp_path_factory.mktemp("more")
-    shutil.copytree(finished_run(BASE), folder, dirs_exist_ok=True)
+    shutil.copytree(finished_run(BASE, figures=True), folder, dirs_exist_ok=True)
     train = {**BASE["train"], "methods": METHODS}
     changed(folder / "tiny.yaml", title="another title", evaluate={**BASE["evaluate"], "copies": 30}, train=train)
     with pytest.MonkeyPatch.context() as patch:
