@@ -16,8 +16,7 @@ import random
 import shutil
 import signal
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ import yaml
 from extremes import fixed_keys
 from filelock import FileLock
 from hypothesis import settings
+
+from repeating import list_left_out
 
 torch.set_num_threads(1)
 settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
@@ -97,38 +98,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Reduce the examples of hypothesis tests and the cases of repeating ones, unless `--thorough` is given."""
     if config.getoption("--thorough"):
         return
-    for repeating in list_repeating(items):
-        (most,) = repeating[0].get_closest_marker("repeats").args
-        for item in set(repeating) - set(choose_cases(repeating, most)):
-            item.add_marker(pytest.mark.slow)
+    for item in list_left_out(items):
+        item.add_marker(pytest.mark.slow)
     laws = {item.function for item in items if hasattr(getattr(item, "function", None), LAW)}
     for law in laws:
         full = getattr(law, LAW)
         setattr(law, LAW, settings(full, max_examples=fewer(full.max_examples)))
-
-
-def list_repeating(items: Sequence[pytest.Item]) -> list[list[Any]]:
-    """The cases of each test that is marked `repeats`, without those that are slow anyhow."""
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("repeats") and not item.get_closest_marker("slow"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return [*cases.values()]
-
-
-def choose_cases(cases: Sequence[Any], most: int) -> list[Any]:
-    """So many cases, drawn by their names: among them each value of every parameter that has no more values than that.
-    Tests with the same parameters choose different ones, so that together they see most of them.
-    """
-    drawn = sorted(cases, key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())
-    values = {item: set(item.callspec.indices.items()) for item in cases}
-    counts = Counter(name for name, _ in set().union(*values.values()))
-    chosen, seen = list[Any](), set[tuple[str, int]]()
-    for item in drawn:
-        new = {value for value in values[item] - seen if counts[value[0]] <= most}
-        chosen += [item] if new else []
-        seen |= new
-    return chosen + [item for item in drawn if item not in chosen][: max(0, most - len(chosen))]
 
 
 def looked_at() -> bool:
