@@ -29,9 +29,9 @@ from pipelines.runs.store import DiskFolder
 ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to a limit of memory")
 PRIVATE_RUN = Case("private run", PRIVATE, exact=False)
-POINTS = [("write", "ENOSPC", 0.9), ("fsync", POWER, 0.7), ("fsync", "EIO", 0.95), ("rename", POWER, 0.5)]
-POINTS += [("read", "EIO", 0.3), ("open", "EMFILE", 0.6), ("study", "MemoryError", 0.5)]
-"""Kind, fault, and how far into the command."""
+POINTS = [("write", "ENOSPC", 0.9), ("fsync", POWER, 0.7), ("study", "MemoryError", 0.5)]
+MORE = [("fsync", "EIO", 0.95), ("rename", POWER, 0.5), ("read", "EIO", 0.3), ("open", "EMFILE", 0.6)]
+"""Kind, fault, and how far into the command. More are tried with `--thorough`."""
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,7 @@ def start(tmp_path_factory) -> tuple[Path, dict[str, list[str]], Result]:
     return begin, places, result(PRIVATE_RUN, folder / "work")
 
 
-@pytest.mark.repeats(3)
-@pytest.mark.parametrize(("kind", "fault", "far"), POINTS)
+@pytest.mark.parametrize(("kind", "fault", "far"), [*POINTS, *(pytest.param(*p, marks=pytest.mark.slow) for p in MORE)])
 def test_a_private_run_goes_on_after_a_fault_and_spends_what_it_would_have(start, tmp_path, kind, fault, far):
     begin, places, wanted = start
     at = int(len(places[kind]) * far)

@@ -110,7 +110,6 @@ def test_every_stage_answers_with_a_complaint_or_none_whatever_is_damaged(
     assert all(step.stage.intact(world, step.folder(world.root)) is None for step in steps)
 
 
-@pytest.mark.repeats(2)
 @pytest.mark.parametrize("name", [STATE, MEMBERS])
 @pytest.mark.parametrize("way", ["half", "empty", "gone"])
 def test_a_run_whose_records_are_damaged_is_made_again_by_the_same_command(
