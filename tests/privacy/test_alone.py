@@ -232,7 +232,6 @@ def ordered(rows: Rows) -> Rows:
     return with_rows(rows, order[torch.argsort(rows.patient[order], stable=True)])
 
 
-@pytest.mark.repeats(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_patients_gradient_does_not_hang_on_others(name, device, monkeypatch):
     task = NETWORKS[name]
