@@ -1,6 +1,7 @@
-"""Calibration of a trained model to one hospital without training: centred logits, or adapted batch norms (AdaBN).
+"""Calibration of a trained model to one hospital without training: centred logits, adapted batch norms (AdaBN), or
+matched channel moments (`federation.matching`).
 
-Both use only the hospital's own training images, and neither changes a weight. They correct an offset between
+All use only the hospital's own training images, and none trains a weight. They correct an offset between
 hospitals: a model whose probabilities are a little too high at one of them loses accuracy at 0.5, and AUC where the
 hospitals' scores are pooled, though it may rank the patients of each hospital as well as any.
 
@@ -20,10 +21,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.swa_utils import update_bn
 
+from federation.matching import ChannelMoments, match_channels, order_norms
 from federation.task import Output, Task
 from privacy.dp.access import Rows
 
-How: TypeAlias = Literal["centred", "adabn", "adabn_centred"]
+How: TypeAlias = Literal["centred", "adabn", "adabn_centred", "matched"]
 Quantile: TypeAlias = float | Literal["prevalence"]
 QUANTILE = 0.62
 """The quantile of training logits that becomes probability 0.5, so that 38 % of training images are called positive."""
@@ -57,7 +59,14 @@ class Calibrated(NamedTuple):
         return torch.stack([1 - positive, positive], dim=1)
 
 
-def calibrate_model(task: Task, module: nn.Module, train: Rows, how: How, quantile: Quantile = QUANTILE) -> Calibrated:
+def calibrate_model(
+    task: Task,
+    module: nn.Module,
+    train: Rows,
+    how: How,
+    quantile: Quantile = QUANTILE,
+    moments: ChannelMoments | None = None,
+) -> Calibrated:
     """A trained model calibrated to this hospital's training rows.
 
     Args:
@@ -67,11 +76,17 @@ def calibrate_model(task: Task, module: nn.Module, train: Rows, how: How, quanti
         how: `adabn` comes before `centred` if both are chosen.
         quantile: see `compute_centring`; `prevalence` = 1 - the share of positive training rows: it uses labels, at the
             hospital.
+        moments: of the model's channels on its training images, for `matched`.
 
     Raises:
-        ValueError: `centred` without two classes, with a class per pixel, or without training rows; `adabn` and a
-            network without batch norm.
+        ValueError: `matched` without moments, or as `federation.matching.match_channels`; `centred` without two
+            classes, with a class per pixel, or without training rows; `adabn` and a network without batch norm.
     """
+    if how == "matched":
+        if moments is None:
+            raise ValueError("matched needs the moments of the model's channels on its training images, found none")
+        norms = order_norms(module, task.inputs)
+        return Calibrated(match_channels(module, moments, train.x, train.patient, norms))
     if how != "adabn" and task.kind != "classification":
         raise ValueError(f"centring needs a class an example, found {task.kind}; leave the variant out")
     if how != "adabn" and (task.classes != 2 or not len(train.y)):

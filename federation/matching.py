@@ -67,6 +67,14 @@ def has_matchable_norms(module: nn.Module) -> bool:
     return bool(_list_norms(module))
 
 
+def check_matchable(module: nn.Module) -> None:
+    """Raises: ValueError: the network has no norms that can be matched."""
+    if not has_matchable_norms(module):
+        raise ValueError(
+            f"{type(module).__name__} has no norm with a scale and a shift for each channel; give it norm: group"
+        )
+
+
 def order_norms(module: nn.Module, inputs: Sequence[int], depth: int | None = None) -> dict[str, int]:
     """The norms that can be matched, by path, and their numbers of channels, in the order in which a pass reaches them.
 
@@ -96,7 +104,8 @@ def order_norms(module: nn.Module, inputs: Sequence[int], depth: int | None = No
 def weigh_rows(patient: Tensor) -> Tensor:
     """The weight of each row (n,), float64, sum 1: patients weigh the same, and rows of a patient."""
     _, place, count = torch.unique(patient.cpu(), return_inverse=True, return_counts=True)
-    return 1.0 / (len(count) * count[place].double())
+    weights: Tensor = 1.0 / (len(count) * count[place].double())
+    return weights
 
 
 def measure_channels(module: nn.Module, x: Tensor, weights: Tensor, norms: Mapping[str, int]) -> ChannelMoments:
@@ -146,7 +155,7 @@ def free_moments(module: nn.Module, moments: ChannelMoments, norms: Mapping[str,
     parts = [
         part.view(groups, -1) @ _contrasts(len(part) // groups).T if groups else part
         for values in (moments.mean, moments.square - 1)
-        for part, groups in zip(values.split([*norms.values()]), _list_groups(module, norms), strict=True)
+        for part, groups in zip(torch.split(values, [*norms.values()]), _list_groups(module, norms), strict=True)
     ]
     return torch.cat([part.flatten() for part in parts])
 
@@ -159,9 +168,9 @@ def restore_moments(
     sizes = [number - count for number, count in zip(channels, groups, strict=True)]
     parts = [
         (part.view(count, number // count - 1) @ _contrasts(number // count)).flatten() if count else part
-        for part, number, count in zip(free.split(2 * sizes), 2 * channels, 2 * groups, strict=True)
+        for part, number, count in zip(torch.split(free, 2 * sizes), 2 * channels, 2 * groups, strict=True)
     ]
-    mean, square = torch.cat(parts).split(sum(channels))
+    mean, square = torch.split(torch.cat(parts), sum(channels))
     return ChannelMoments(mean, square + 1, deviation)
 
 
@@ -189,7 +198,8 @@ def _contrasts(channels: int) -> Tensor:
     """Helmert's contrasts (channels - 1, channels): orthonormal rows, each of sum 0."""
     rows = torch.ones(channels, channels, dtype=torch.float64).tril()[:-1]
     rows[torch.arange(channels - 1), torch.arange(1, channels)] = -torch.arange(1, channels).double()
-    return rows / rows.norm(dim=1, keepdim=True)
+    contrasts: Tensor = rows / rows.norm(dim=1, keepdim=True)
+    return contrasts
 
 
 def _check_fit(wanted: ChannelMoments, x: Tensor, norms: Mapping[str, int]) -> None:

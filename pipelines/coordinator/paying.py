@@ -16,6 +16,7 @@ from pipelines.runs.kept_versions import read_kept_versions
 from pipelines.runs.plan import KEPT_OLDER, Stage, Step, explain_steps, explanation_facts
 from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
+from pipelines.settings.route import Matched
 from pipelines.settings.sites import Elsewhere
 from privacy.dp.events import Event
 from privacy.message import Json, as_mapping
@@ -30,6 +31,8 @@ def costs_privacy(config: Config) -> bool:
     harmonize, augment = config.harmonize, config.augment
     syntheses = [plan.synthesis for plan in (harmonize, augment) if plan is not None]
     noised = harmonize is not None and harmonize.score.release == "dp"
+    lines = config.route.lines.values() if config.route is not None else ()
+    noised |= any(isinstance(line.how, Matched) and line.how.release == "dp" for line in lines)
     promised = any(site.policy.promises for site in config.sites.values())
     return (
         isinstance(config.privacy, PatientLevel)
@@ -96,13 +99,20 @@ def describe_prices(steps: Sequence[Step[World]], prices: Mapping[str, Mapping[s
 
 def list_events(world: World, site: str) -> dict[str, Sequence[Event]]:
     """The privacy events of a site by stage, as if all were made anew."""
-    from pipelines.coordinator.spending import augmentation_events, plan_method, score_events, synthesis_events
+    from pipelines.coordinator.spending import (
+        augmentation_events,
+        matching_events,
+        plan_method,
+        score_events,
+        synthesis_events,
+    )
 
     config, settings = world.config, world.config.sites[site]
     events: dict[str, Sequence[Event]] = {
         "score": score_events(config),
         "synthesize": synthesis_events(config, site),
         "augment": augmentation_events(config),
+        "route": matching_events(config) if site not in config.outside else (),
     }
     if world.simulation and not isinstance(settings.source, Elsewhere):
         events["ingest"] = cost_of_counts(Hospital(site, world.root / "sites" / site, settings, world.now))

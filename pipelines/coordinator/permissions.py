@@ -81,7 +81,9 @@ def list_needs(config: Config) -> list[Need]:
     needs += [Need("train", ("holds", "introduce", "train", "finish"), sites)] if federated else []
     needs += [Need("train", ("pool",), sites)] if _has_central(config) else []
     needs += [Need("evaluate", ("evaluate",), sites)]
-    needs += [Need("evaluate", ("export",), sites)] if federated and config.evaluate.public and len(sites) > 1 else []
+    matches = any(variant.calibration == "matched" for variant in config.evaluate.variants.values())
+    exports = federated and (matches or (config.evaluate.public and len(sites) > 1))
+    needs += [Need("evaluate", ("export",), sites)] if exports else []
     if config.audit.membership or config.audit.inversion is not None:
         needs.append(Need("audit", ("audit",), sites, optional=True, said=", so its models are not attacked"))
     if config.route is not None:

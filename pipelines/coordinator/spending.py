@@ -22,6 +22,7 @@ from personalize import AnyAlgorithm
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Public
 from pipelines.settings.privacy import PatientLevel
+from pipelines.settings.route import Matched
 from privacy.dp.accounting import Cost, calibrate_noise, compute_cost, mu_of
 from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, change_event
 from privacy.dp.protection import Protection
@@ -79,7 +80,7 @@ def total_cost(config: Config, site: str, price: Callable[[Sequence[Event], floa
     if not isinstance(privacy, PatientLevel):
         raise ValueError("privacy: none has no plan")
     plans = [plan_method(config, label, site) for label in config.train.methods]
-    made = [*harmonization_events(config, site), *augmentation_events(config)]
+    made = [*harmonization_events(config, site), *augmentation_events(config), *matching_events(config)]
     return price([*made, *(event for plan in plans for event in plan.events)], privacy.delta)
 
 
@@ -111,6 +112,13 @@ def synthesis_events(config: Config, site: str) -> tuple[Event, ...]:
     from harmonize import synthesis  # slow to import
 
     return tuple(synthesis.list_events(how, synthesis.make_protection(how, patients=1)))
+
+
+def matching_events(config: Config) -> tuple[Event, ...]:
+    """Events of the noised moments of models' channels, for each line outside that matches them."""
+    lines = config.route.lines.values() if config.route is not None else ()
+    noises = [line.how.noise for line in lines if isinstance(line.how, Matched)]
+    return tuple(Part("", "train", Gaussian(noise)) for noise in noises if noise is not None)
 
 
 def augmentation_events(config: Config) -> tuple[Event, ...]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from federation.descent import Site
 from federation.finetuning import fine_tuned
+from federation.matching import ChannelMoments, match_channels, order_norms
 from federation.parameters import loaded, section
 from federation.randomness import derive_seed, use_seed
 from federation.task import Task
@@ -42,7 +43,7 @@ from pipelines.requests.scores import LabelScores, MaskScores
 from pipelines.requests.writing import read_reply
 from pipelines.runs.listing import list_paths
 from pipelines.runs.store import DiskFolder
-from pipelines.settings.route import FineTuned, How
+from pipelines.settings.route import FineTuned, How, Matched
 from privacy.dp.access import Rows, Split
 from privacy.dp.capability import restrict_access
 from privacy.dp.events import NON_PRIVATE, describe_event
@@ -84,10 +85,14 @@ def route_models(hospital: Hospital, context: Context[Route]) -> Done[LabelScore
         if isinstance(how, FineTuned):
             came = Came(_fine_tune(hospital, start, cohort, list(experts.values())[-1], how, seed, tested=tested))
         else:
-            came = _apply_way(how, experts, rows.x, start.task, seed)
+            came = (
+                _match_model(question, how, list(experts.values())[-1], start.task, rows)
+                if isinstance(how, Matched)
+                else _apply_way(how, experts, rows.x, start.task, seed)
+            )
     except ValueError as error:
         raise Refused("malformed_route") from error
-    changed = came.adapted is not None or isinstance(how, FineTuned)
+    changed = came.adapted is not None or isinstance(how, FineTuned | Matched)
     before = list(experts.values())[-1] if changed else None
     scores = _score_model(hospital, start.task, cohort, rows, came.made, copies, before)
     told_of = adaptation_facts(question, came.adapted, came.layers)
@@ -164,14 +169,25 @@ def _apply_way(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task
         if not isinstance(models[-1], RotationNetwork):
             raise ValueError("ttt needs a network with a head for turns, of fedavg_turns")
         return Came(*train_at_test(models[-1], x, how, kind=task.kind, seed=seed))
-    if isinstance(how, FineTuned):
-        raise ValueError("fine_tuned learns from labels, which adaptation does not see")
+    if isinstance(how, FineTuned | Matched):
+        raise ValueError(f"{how.name} needs more than images and models, which adaptation does not see")
     network, adapted = routed(models, x, how, kind=task.kind, seed=seed)
     if not isinstance(network, Routed):
         return Came(network, adapted)
     by_image = torch.cat([coefficients(network, part) for part in torch.split(x, how.batch)])
     made = network if adapted.probabilities is None else adapted.probabilities
     return Came(made, adapted, tuple(network.layers), summarize_coefficients(by_image))
+
+
+def _match_model(question: Route, how: Matched, model: nn.Module, task: Task, rows: Rows) -> Came:
+    """The shared model, matched to this hospital's images. Raises: ValueError: the moments are missing, or of another
+    network.
+    """
+    mean, square = value_or_none(question.channel_mean), value_or_none(question.channel_square)
+    if mean is None or square is None:
+        raise ValueError("matched needs the moments of the model's channels, and none came")
+    wanted = ChannelMoments(mean.double().cpu(), square.double().cpu(), value_or_none(question.channel_noise) or 0.0)
+    return Came(match_channels(model, wanted, rows.x, rows.patient, order_norms(model, task.inputs, how.norms)))
 
 
 def _fine_tune(

@@ -10,6 +10,7 @@ from torch import nn
 from federation.calibration import Calibrated, calibrate_model, has_adaptable_norms
 from federation.descent import Site
 from federation.finetuning import Tuning, fine_tuned
+from federation.matching import ChannelMoments, has_matchable_norms
 from federation.parameters import loaded
 from federation.randomness import derive_seed, use_seed
 from pipelines.data.cohort import Cohort
@@ -52,7 +53,8 @@ def evaluate_model(
             does not fit the network, or the run is private, whose histograms would tell of training patients
             without noise; `unprotected_scores`: the run is private, and overlaps have no noise yet; `malformed_window`.
     """
-    question, tensors_of_model = context.question, context.message.tensors
+    question = context.question
+    tensors_of_model: Params = value_or_none(question.tensors) or {}
     opening_facts = value_or_none(question.opening)
     opening_with_cohort = None if opening_facts is None else {**opening_facts, "cohort": question.cohort}
     start = (
@@ -73,7 +75,7 @@ def evaluate_model(
     if not len(splits["test"].y):
         raise Refused("no_test_patients")
     training_rows = rows_of(of_patients(cohort), hospital.device, start.target)["train"]
-    served = _build_served_network(hospital, start, cohort, module, training_rows, variant)
+    served = _build_served_network(hospital, start, cohort, module, training_rows, variant, _read_moments(question))
     scores = (
         _score_masks(hospital, start, cohort, served, splits, question, window)
         if start.task.kind == "segmentation"
@@ -170,6 +172,10 @@ def _check_variant(question: Evaluate, start: Opening, module: nn.Module) -> Var
             raise ValueError(f"{variant.calibration} moves the threshold of labels, and this run learns masks")
         if "adabn" in (variant.calibration or "") and not has_adaptable_norms(module):
             raise ValueError(f"{variant.calibration} needs batch norm, and the network of this run has none")
+        if variant.calibration == "matched" and not has_matchable_norms(module):
+            raise ValueError("matched needs norms with a scale and a shift for each channel, and the network has none")
+        if variant.calibration == "matched" and _read_moments(question) is None:
+            raise ValueError("matched needs the moments of the model's channels, and none came")
         if value_or_none(question.variant) is None:
             raise ValueError("it has no label, as variant")
     except ValueError as error:
@@ -177,17 +183,38 @@ def _check_variant(question: Evaluate, start: Opening, module: nn.Module) -> Var
     return variant
 
 
+def _read_moments(question: Evaluate) -> ChannelMoments | None:
+    """The moments of the model's channels on its training images, if they came."""
+    mean, square = value_or_none(question.channel_mean), value_or_none(question.channel_square)
+    return None if mean is None or square is None else ChannelMoments(mean.double().cpu(), square.double().cpu())
+
+
 def _build_served_network(
-    hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, train: Rows, variant: Variant | None
+    hospital: Hospital,
+    start: Opening,
+    cohort: Cohort,
+    module: nn.Module,
+    train: Rows,
+    variant: Variant | None,
+    moments: ChannelMoments | None,
 ) -> Calibrated:
-    """The network that is scored: the model as it is, fine-tuned here, or calibrated."""
+    """The network that is scored: the model as it is, fine-tuned here, or calibrated.
+
+    Raises:
+        Refused: `malformed_calibration`: the moments are of another network, or this hospital has no training patients.
+    """
     if variant is None or variant.calibration is None:
         return Calibrated(module)
     if variant.calibration == "fine_tuned":
         return Calibrated(
             module if variant.tuning is None else _fine_tune(hospital, start, cohort, module, variant.tuning)
         )
-    return calibrate_model(start.task, module, train, variant.calibration, variant.at)
+    try:
+        return calibrate_model(start.task, module, train, variant.calibration, variant.at, moments)
+    except ValueError as error:
+        if variant.calibration != "matched":
+            raise
+        raise Refused("malformed_calibration") from error
 
 
 def _fine_tune(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, tuning: Tuning) -> nn.Module:

@@ -18,10 +18,12 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
 from pipelines.data.stored import count_synthetic
 from pipelines.hospital import rehearsal as rehearsed
+from pipelines.hospital.channels import LOOKED, release_moments
 from pipelines.hospital.hospital import Context, Done, Hospital, rows_of
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.opening import Opening, own_model, parse_opening, read_opening
 from pipelines.hospital.released_counts import need_counts
+from pipelines.hospital.withdrawn import looked_at
 from pipelines.requests.export import Export, Exported
 from pipelines.requests.pool import Pool, Pooled
 from pipelines.requests.request import Request
@@ -82,10 +84,10 @@ def _take_part(hospital: Hospital, context: Context[Train], request: Request[Tra
 
 
 def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]:
-    """Release this hospital's model of a checkpoint.
+    """Release this hospital's model of a checkpoint, and the moments of its channels if they are asked for.
 
     Raises:
-        Refused: `no_model`; `policy_recipient`: this hospital's models do not go there.
+        Refused: `no_model`; `policy_recipient`: this hospital's models do not go there; or as `release_moments`.
     """
     question = context.question
     recipient = OUTSIDE if question.recipient == OUTSIDE else COORDINATOR
@@ -96,9 +98,20 @@ def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]
         )
     _, params = own_model(hospital, question.train_run, question.checkpoint, value_or_none(question.best))
     start = read_opening(hospital, question.train_run)
-    return Done(
-        Exported(parameters=params), describe_event(model_release_event(start)), Message({}, {RECIPIENT: recipient})
+    event, how = model_release_event(start), value_or_none(question.moments)
+    if how is None:
+        return Done(Exported(parameters=params), describe_event(event), Message({}, {RECIPIENT: recipient}))
+    released = release_moments(hospital, start, params, how, context.call)
+    mean, square, noise = released.moments
+    reply = Exported(
+        parameters=params,
+        channel_mean=mean,
+        channel_square=square,
+        channel_noise=noise,
+        channel_patients=released.patients,
     )
+    memory = Message({}, {RECIPIENT: recipient, **looked_at(start.cohort, {"train": LOOKED})})
+    return Done(reply, describe_event(compose_events([event, released.event])), memory)
 
 
 def pool_images(hospital: Hospital, context: Context[Pool]) -> Done[Pooled]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from torch import Tensor
+
 from pipelines.requests.fields import AnyTensors, BootstrapCopies, Line, Name, Settings, Whole, Window
 from pipelines.requests.model import Model
 from pipelines.requests.request import Repeat, Request
 from pipelines.requests.scores import LabelScores, MaskScores, NoisedScores, RoundScored
 from pipelines.settings.variants import Variant
-from privacy.release.form import ABSENT, Absent, Code
+from privacy.release.form import ABSENT, Absent, Code, Shape
 
 CALIBRATION = Code("malformed_calibration")
 
@@ -22,7 +24,8 @@ class Evaluate(Model):
     copies: bootstrap copies of the patients; their seed never leaves the hospital. calibration: on its own training
     images before it is scored; variant: what such a line of the tables is called. window: of a model that segments, the
     sides of what it sees at once, where that is less than an image. central: whether it is the central baseline.
-    floor: whether the mean mask is scored too. rounds: of the training.
+    floor: whether the mean mask is scored too. rounds: of the training. channel_mean, channel_square: of the model on
+    its training images, for the calibration `matched`.
     """
 
     label: Name
@@ -35,6 +38,8 @@ class Evaluate(Model):
     calibration: Annotated[Variant | None, CALIBRATION] | Absent = ABSENT
     variant: Annotated[Name, CALIBRATION] | Absent = ABSENT
     rounds: Whole | Absent | None = ABSENT
+    channel_mean: Annotated[Tensor, Shape(axes=1), CALIBRATION] | Absent = ABSENT
+    channel_square: Annotated[Tensor, Shape(axes=1), CALIBRATION] | Absent = ABSENT
     tensors: AnyTensors | Absent = ABSENT
 
 

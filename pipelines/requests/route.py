@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
+from torch import Tensor
 
 from pipelines.requests.fields import AnyTensors, BootstrapCopies, Line, Settings
 from pipelines.requests.request import Repeat, Request
 from pipelines.requests.scores import LabelScores, MaskScores
 from pipelines.settings.route import How
-from privacy.release.form import ABSENT, Absent, Code
+from privacy.release.form import ABSENT, Absent, Code, Shape
 
 ROUTE_CODE = Code("malformed_route")
 
@@ -22,6 +23,7 @@ class Route:
 
     experts: their names in order, the shared one last where it is among them. shared, personal: the openings of the
     methods that they are of. how: the way; line: its label. scored: which patients. tensors: `<expert>/<parameter>`.
+    channel_mean, channel_square, channel_noise: of the last expert, for the way `matched`.
     """
 
     cohort: Annotated[Line, ROUTE_CODE]
@@ -33,6 +35,9 @@ class Route:
     copies: BootstrapCopies
     seed: Annotated[int, ROUTE_CODE]
     scored: Literal["all", "test"] | Absent = ABSENT
+    channel_mean: Annotated[Tensor, Shape(axes=1), ROUTE_CODE] | Absent = ABSENT
+    channel_square: Annotated[Tensor, Shape(axes=1), ROUTE_CODE] | Absent = ABSENT
+    channel_noise: Annotated[float, ROUTE_CODE] | Absent = ABSENT
     tensors: AnyTensors | Absent = ABSENT
 
 

@@ -13,7 +13,8 @@ from personalize.adaptation_baselines import Tent
 from personalize.adaptation_turns import TestTimeTraining
 from personalize.routing_outside import Routing
 from pipelines.loader.names import label_problems
-from privacy.settings_error import refuse
+from privacy.release.policy import MOST_DELTA
+from privacy.settings_error import out_of_range, refuse
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
 SHARED, PERSONAL = "shared", "personal"
@@ -70,8 +71,39 @@ class FineTuned:
         return Tuning(epochs=self.epochs, lr=self.lr, trainable=self.trainable)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Matched:
+    """The shared model, whose norms' channels get the moments here that they have on the training hospitals' images
+    (`federation.matching`). The moments are the mean of the hospitals', by their numbers of patients.
+
+    release: how each training hospital releases its moments; exact = without noise and with no guarantee, dp = with
+    noise for epsilon and delta, spent once on its training patients for each such line. norms: how many of the first
+    ones; null = all. Fewer hold fewer numbers, which get less noise.
+    """
+
+    __pydantic_config__: ClassVar = FORBID
+
+    name: Literal["matched"] = "matched"
+    release: Literal["exact", "dp"] = "exact"
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    norms: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse(out_of_range(self, epsilon=(1e-3, 1e3), delta=(1e-15, MOST_DELTA), norms=(1, 1000)))
+
+    @property
+    def noise(self) -> float | None:
+        """The noise multiplier that spends epsilon and delta on one release; None without noise."""
+        if self.release == "exact":
+            return None
+        from privacy.dp.accounting import mu_of  # an accountant takes seconds to import
+
+        return 1.0 / mu_of(self.epsilon, self.delta)
+
+
 How: TypeAlias = Annotated[
-    AsTrained | Average | OfAll | Tent | TestTimeTraining | Routing | FineTuned, Field(discriminator="name")
+    AsTrained | Average | OfAll | Tent | TestTimeTraining | Routing | FineTuned | Matched, Field(discriminator="name")
 ]
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "as_trained": (SHARED,),
@@ -81,6 +113,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "ttt": (SHARED,),
     "routing": (PERSONAL, SHARED),
     "fine_tuned": (SHARED,),
+    "matched": (SHARED,),
 }
 """The models that a way needs: of the method with one shared model, or of the method with one model per site."""
 

@@ -16,7 +16,8 @@ class Variant:
     """A separate line in every table, computed by each hospital alone.
 
     of: the label of the method whose models are scored. calibration: `centred` (logits shifted and scaled by the
-    hospital's own unlabelled training images), `adabn` (batch-norm statistics of those images), both, or `fine_tuned`
+    hospital's own unlabelled training images), `adabn` (batch-norm statistics of those images), both, `matched` (the
+    moments of its norms' channels as on the images of all hospitals that trained the model), or `fine_tuned`
     (trained further at the hospital, as `tuning` says; scored only there); null = not calibrated. checkpoint: which
     model of a site, if not that of `evaluate`. quantile: of the training logits, which becomes probability 0.5;
     `prevalence` = 1 - the hospital's own share of positive training examples, for which the hospital looks at its

@@ -70,6 +70,8 @@ def noised_mean(
     """
     if not (radius > 0 and math.isfinite(radius)):
         raise ValueError(f"radius must be a positive number, found {radius}")
+    if not width:  # a norm of one channel a group has nothing to tell
+        return NoisedMean(torch.zeros(0, dtype=torch.float64), 0.0)
     bounds = plan_bounds(width, channels, count, noise, radius)
     share, patients = 1 / len(bounds), max(1, count)
     mean = torch.zeros(width, dtype=torch.float64)

@@ -32,6 +32,7 @@ UNDECIDED: Mapping[str, str] = {
     "malformed_inversion": QUESTION,
     "malformed_copies": QUESTION,
     "malformed_window": QUESTION,
+    "malformed_moments": QUESTION,
     "malformed_route": QUESTION,
     "unknown_request": QUESTION,
     "not_the_coordinator": QUESTION,

@@ -84,7 +84,7 @@ def test_handing_out_models_is_booked_for_whom_it_is(done):
         lines = [
             line for line in ledgers.read_lines(done / "sites" / site / "ledger.jsonl") if line["request"] == "export"
         ]
-        assert len(lines) == 3, "one for each method that a line needs"
+        assert len(lines) == 5, "one for each method that a line needs, and one for each line that matches moments"
         assert {line["recipient"] for line in lines} == {"outside"}
 
 
@@ -407,3 +407,17 @@ def test_whose_images_a_model_was_adapted_to_is_told_when_they_are_withdrawn(own
         assert found.run == run_
         assert found.how == "a model was adapted to their images"
     assert list_earlier_uses(replace(hospital, settings=replace(hospital.settings, exclude=("nobody",)))) == ()
+
+
+def test_moments_are_matched_outside_and_what_came_of_it_stays_there(done):
+    files = list((done / "sites" / "west" / "scores").glob("route-*.safetensors"))
+    told = {(facts := from_bytes(path.read_bytes()).facts)["line"]: facts for path in files}
+    assert {told[line]["way"] for line in ("matched", "first")} == {"matched"}
+    assert told["matched"]["experts"] == ["*"]
+
+
+def test_moments_that_are_missing_or_of_another_network_are_refused(external):
+    matched = {"how": {"name": "matched"}}
+    assert refused(*external[0], matched) == "malformed_route"
+    wrong = {"channel_mean": torch.zeros(3), "channel_square": torch.ones(3)}
+    assert refused(*external[0], matched, {**TENSORS, **wrong}) == "malformed_route"

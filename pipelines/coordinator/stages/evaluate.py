@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
+from federation.matching import ChannelMoments
 from federation.participant import Checkpoint
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.asking import ask
+from pipelines.coordinator.channels import average_moments
 from pipelines.coordinator.conversations import build_opening, pooled_engine
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method, window_of
 from pipelines.coordinator.trained import TrainedMethod, read_trained
@@ -23,6 +26,7 @@ from pipelines.requests.export import EXPORT, Export
 from pipelines.requests.writing import to_facts, to_message
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
+from pipelines.settings.route import Matched
 from pipelines.settings.variants import Variant
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.form import ABSENT
@@ -113,7 +117,8 @@ def _score_line(
         )
         yield from ((CENTRAL, site, replies[site]) for site in sites)
         return
-    home_replies = _ask_scores(world, trained, cohorts, line, {site: site for site in sites}, {}, floor)
+    moments = _ask_moments(world, trained, line)
+    home_replies = _ask_scores(world, trained, cohorts, line, {site: site for site in sites}, {}, floor, moments)
     yield from ((site, site, home_replies[site]) for site in sites)
     tuned = line[1] is not None and line[1].tuning is not None
     if not world.config.evaluate.public or len(home_replies) == 1 or tuned:
@@ -123,7 +128,7 @@ def _score_line(
         # One global model was scored at the other site already.
         other_sites = [site for site in home_replies if site != model_site and same[site] != same[model_site]]
         by = dict.fromkeys(other_sites, model_site), dict.fromkeys(other_sites, params)
-        replies = _ask_scores(world, trained, cohorts, line, *by) if other_sites else {}
+        replies = _ask_scores(world, trained, cohorts, line, *by, moments=moments) if other_sites else {}
         yield from (
             (model_site, site, replies.get(site, home_replies[site])) for site in home_replies if site != model_site
         )
@@ -143,9 +148,11 @@ def _ask_scores(
     scored: Mapping[str, str],
     params: Mapping[str, Params],
     floor: bool = False,
+    moments: Mapping[str, ChannelMoments] = MappingProxyType({}),
 ) -> dict[str, Reply | None]:
     """Request sites to score models, all at once. scored: test site -> site of the model. params: of the models that
-    are not the test site's own. None: the budget of a site's patients is spent.
+    are not the test site's own. moments: of models' channels by site of the model, where they are matched. None: the
+    budget of a site's patients is spent.
     """
     label, variant = line
     runs, questions = dict[str, str](), dict[str, Evaluate]()
@@ -165,6 +172,8 @@ def _ask_scores(
             variant=ABSENT if variant is None else label,
             opening=build_opening(world, trained.label, test_site, cohort) if params else ABSENT,
             central=model_site == CENTRAL if params else ABSENT,
+            channel_mean=moments[model_site].mean if model_site in moments else ABSENT,
+            channel_square=moments[model_site].square if model_site in moments else ABSENT,
             tensors=params.get(test_site, ABSENT),
         )
         about = {**to_facts(question), "model": model_site, "test": test_site}
@@ -185,6 +194,21 @@ def _export_models(
     runs = {site: _name_export(world, question, site) for site in world.engine.sites}
     replies = world.ask_each(EXPORT, runs, world.same_for_all(question))
     return {site: replies[site].parameters for site in runs}
+
+
+def _ask_moments(world: World, trained: TrainedMethod, line: Line) -> dict[str, ChannelMoments]:
+    """The moments of each site's model over all sites that have the same one; none for a line without need."""
+    if line[1] is None or line[1].calibration != "matched":
+        return {}
+    checkpoint = _checkpoint_of_line(world, line)
+    question = Export(
+        label=trained.label, train_run=trained.train_run, checkpoint=checkpoint, best=trained.best, moments=Matched()
+    )
+    runs = {site: _name_export(world, question, site) for site in world.engine.sites}
+    replies = world.ask_each(EXPORT, runs, world.same_for_all(question))
+    models = {site: hashlib.sha256(to_bytes(Message(replies[site].parameters))).digest() for site in runs}
+    alike = {site: {other: replies[other] for other in runs if models[other] == models[site]} for site in runs}
+    return {site: average_moments(same) for site, same in alike.items()}
 
 
 def _name_export(world: World, question: Export, site: str) -> str:

@@ -11,8 +11,10 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from federation.matching import ChannelMoments
 from federation.models import OnFeatures
 from pipelines.coordinator.artifacts import OUTSIDE_FOLDER, Counts, read_counts
+from pipelines.coordinator.channels import average_moments
 from pipelines.coordinator.conversations import build_opening
 from pipelines.coordinator.spaces import find_cohort_complaint
 from pipelines.coordinator.stages import ingest
@@ -23,14 +25,14 @@ from pipelines.coordinator.world import World
 from pipelines.external.offer import write_offers
 from pipelines.loader.validation import to_plain
 from pipelines.requests import route as requests
-from pipelines.requests.export import EXPORT, Export
+from pipelines.requests.export import EXPORT, Export, Exported
 from pipelines.requests.scores import LabelScores, MaskScores
 from pipelines.requests.writing import to_facts, to_message
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.checks.partition import find_partition_differences
 from pipelines.settings.image_spaces import find_line_spaces, image_space, list_routed_spaces
-from pipelines.settings.route import PERSONAL, SHARED, Line, Route
+from pipelines.settings.route import PERSONAL, SHARED, Line, Matched, Route
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.form import ABSENT
 from privacy.release.policy import OUTSIDE
@@ -74,7 +76,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
                 if method not in models:
                     models[method] = _export_to_outside(world, read_trained(inputs["train"], method))
             cohorts = {site: _cohort_of_line(world, inputs, line, site, translated) for site in world.outside.sites}
-            for site, run_, reply in _ask_routes(world, plan, label, line, models, cohorts):
+            moments = _ask_moments(world, inputs["train"], plan, line)
+            for site, run_, reply in _ask_routes(world, plan, label, line, models, cohorts, moments):
                 name = f"{label}.{site}.safetensors"
                 (out / name).write_bytes(to_bytes(to_message(reply)))
                 index.append({"label": label, "model_site": site, "test_site": site, "file": name, "run": run_})
@@ -101,19 +104,33 @@ def _shared_model(models: Mapping[str, Params], label: str) -> Params:
 
 def _export_to_outside(world: World, trained: TrainedMethod) -> dict[str, Params]:
     """A method's models by site: a release to external sites."""
+    return {site: reply.parameters for site, reply in _ask_exports(world, trained).items()}
+
+
+def _ask_moments(world: World, trained_at: Path, plan: Route, line: Line) -> ChannelMoments | None:
+    """The moments that a line's shared model has on the training hospitals' images; None for a line without need."""
+    if not isinstance(line.how, Matched):
+        return None
+    trained = read_trained(trained_at, plan.methods(line)[SHARED])
+    return average_moments(_ask_exports(world, trained, line.how))
+
+
+def _ask_exports(world: World, trained: TrainedMethod, moments: Matched | None = None) -> Mapping[str, Exported]:
+    """Every hospital's model of a method, for external sites, and how its channels lie at that hospital."""
     question = Export(
         label=trained.label,
         train_run=trained.train_run,
         checkpoint=world.config.evaluate.checkpoint,
         best=trained.best,
         recipient=OUTSIDE,
+        moments=ABSENT if moments is None else moments,
     )
     runs = {
         site: world.run(world.name_question("handed", "route", VERSION, {**to_facts(question), "site": site}))
         for site in world.engine.sites
     }
     replies = world.ask_each(EXPORT, runs, world.same_for_all(question))
-    return {site: replies[site].parameters for site in runs}
+    return {site: replies[site] for site in runs}
 
 
 def _cohort_of_line(
@@ -138,8 +155,11 @@ def _ask_routes(
     line: Line,
     models: Mapping[str, Mapping[str, Params]],
     cohorts: Mapping[str, str],
+    moments: ChannelMoments | None,
 ) -> Iterator[tuple[str, str, LabelScores | MaskScores]]:
-    """Each external site, the conversation with it, and its scores by one line."""
+    """Each external site, the conversation with it, and its scores by one line. moments: of the shared model's
+    channels, where the line matches them.
+    """
     needed, experts = plan.methods(line), dict[str, Params]()
     if PERSONAL in needed:
         experts |= models[needed[PERSONAL]]
@@ -159,8 +179,11 @@ def _ask_routes(
             copies=world.config.evaluate.copies,
             seed=world.config.seed,
             tensors=tensors,
+            channel_mean=ABSENT if moments is None else moments.mean,
+            channel_square=ABSENT if moments is None else moments.square,
+            channel_noise=ABSENT if moments is None else moments.deviation,
         )
-        models_digest = hashlib.sha256(to_bytes(Message(tensors))).hexdigest()
+        models_digest = hashlib.sha256(to_bytes(Message(to_message(question).tensors))).hexdigest()
         about = {**to_facts(question), "models": models_digest, "site": site}
         run_ = world.run(world.name_question("route", "route", VERSION, about))
         yield site, run_, world.outside_world().ask_one(requests.ROUTE, run_, site, question)

@@ -10,6 +10,7 @@ import torch
 
 from federation.alone import Alone
 from federation.local import Local
+from federation.matching import check_matchable
 from federation.models import OnFeatures
 from federation.sizes import check_size
 from federation.task import Kind, Task
@@ -17,7 +18,7 @@ from personalize import AnyAlgorithm
 from personalize.adaptation_baselines import Tent, tent
 from personalize.routing_outside import Routing, route_experts
 from pipelines.settings.image_spaces import find_line_spaces
-from pipelines.settings.route import SHARED, How, Line, Route
+from pipelines.settings.route import SHARED, How, Line, Matched, Route
 from pipelines.settings.run_settings import RunSettings
 from privacy.release.policy import OUTSIDE
 from privacy.settings_error import Problem, problems_of
@@ -137,6 +138,8 @@ def _rehearse_way(
         x = torch.zeros(2, *inputs)
         if isinstance(how, Routing):
             route_experts(experts, x, replace(how, epochs=0, mode="all"), kind=kind)
+        elif isinstance(how, Matched):
+            check_matchable(experts[-1])
         elif isinstance(how, Tent):
             tent(experts[-1], x, replace(how, epochs=0, mode="all"), kind=kind)
     except ValueError as error:

@@ -8,6 +8,7 @@ from torch import nn
 
 from federation.calibration import has_adaptable_norms
 from federation.finetuning import has_tunable_parameters
+from federation.matching import has_matchable_norms
 from pipelines.settings.run_settings import RunSettings, build_network
 from pipelines.settings.variants import Variant
 from privacy.settings_error import Problem
@@ -40,6 +41,12 @@ def _variant_problems(run: RunSettings, label: str, variant: Variant) -> Iterato
         yield Problem(("checkpoint",), f"{text}patients, or remove it")
     elif variant.tuning is not None and module is not None and not has_tunable_parameters(module, variant.tuning):
         yield Problem(("tuning", "trainable"), f"the network of {method_label} has no head of its own; say all")
+    elif calibration == "matched" and methods[method_label].name == "central":
+        text = f"{method_label} was trained on pooled images, whose moments no hospital sends; say adabn"
+        yield Problem(("calibration",), text)
+    elif calibration == "matched" and module is not None and not has_matchable_norms(module):
+        text = f"matched changes scale and shift of norms, and the network of {method_label} has none; give it "
+        yield Problem(("calibration",), f"{text}norm: group where it has a norm")
     elif "centred" in (calibration or "") and run.task.kind == "classification" and len(run.task.names) > 2:
         text = f"{calibration} moves the threshold between two classes, and the task has {len(run.task.names)}; "
         yield Problem(("calibration",), f"{text}say adabn or fine_tuned")
