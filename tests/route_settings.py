@@ -13,7 +13,6 @@ OPEN = {"recipients": ["coordinator", "outside"]}
 LINES = {
     "as_trained": {"how": {"name": "as_trained"}},
     "matched": {"how": {"name": "matched"}},
-    "first": {"how": {"name": "matched", "release": "dp", "norms": 1}},
     "average": {"how": {"name": "average"}},
     "ensemble": {"how": {"name": "ensemble"}},
     "tent": {"how": {"name": "tent", "epochs": 1}},

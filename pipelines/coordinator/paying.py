@@ -16,7 +16,6 @@ from pipelines.runs.kept_versions import read_kept_versions
 from pipelines.runs.plan import KEPT_OLDER, Stage, Step, explain_steps, explanation_facts
 from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
-from pipelines.settings.route import Matched
 from pipelines.settings.sites import Elsewhere
 from privacy.dp.events import Event
 from privacy.message import Json, as_mapping
@@ -31,8 +30,7 @@ def costs_privacy(config: Config) -> bool:
     harmonize, augment = config.harmonize, config.augment
     syntheses = [plan.synthesis for plan in (harmonize, augment) if plan is not None]
     noised = harmonize is not None and harmonize.score.release == "dp"
-    lines = config.route.lines.values() if config.route is not None else ()
-    noised |= any(isinstance(line.how, Matched) and line.how.release == "dp" for line in lines)
+    noised |= config.route is not None and config.route.releases_noised
     promised = any(site.policy.promises for site in config.sites.values())
     return (
         isinstance(config.privacy, PatientLevel)

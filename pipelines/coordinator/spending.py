@@ -22,7 +22,6 @@ from personalize import AnyAlgorithm
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Public
 from pipelines.settings.privacy import PatientLevel
-from pipelines.settings.route import Matched
 from privacy.dp.accounting import Cost, calibrate_noise, compute_cost, mu_of
 from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, change_event
 from privacy.dp.protection import Protection
@@ -116,9 +115,7 @@ def synthesis_events(config: Config, site: str) -> tuple[Event, ...]:
 
 def matching_events(config: Config) -> tuple[Event, ...]:
     """Events of the noised moments of models' channels, for each line outside that matches them."""
-    lines = config.route.lines.values() if config.route is not None else ()
-    noises = [line.how.noise for line in lines if isinstance(line.how, Matched)]
-    return tuple(Part("", "train", Gaussian(noise)) for noise in noises if noise is not None)
+    return tuple(Part("", "train", Gaussian(noise)) for noise in (config.route.noises if config.route else ()))
 
 
 def augmentation_events(config: Config) -> tuple[Event, ...]:

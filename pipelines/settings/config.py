@@ -140,7 +140,8 @@ class Config:
     def independent(self) -> bool:
         """Whether the run promises privacy, so that no patient's split may depend on other patients."""
         syntheses = [plan.synthesis for plan in (self.harmonize, self.augment) if plan is not None]
-        return self.privacy != "none" or any(how.private for how in syntheses)
+        noised = self.route is not None and self.route.releases_noised
+        return self.privacy != "none" or noised or any(how.private for how in syntheses)
 
     def model_of(self, label: str) -> AnyModel:
         """The model settings of one method; classes of a Clip model are in the order of the task's classes."""

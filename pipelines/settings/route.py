@@ -153,6 +153,17 @@ class Route:
         """Which patients of an external site are scored: all, unless a line trains on some of them."""
         return "test" if any(line.how.name == "fine_tuned" for line in self.lines.values()) else "all"
 
+    @property
+    def noises(self) -> tuple[float, ...]:
+        """The noise multipliers with which training hospitals release moments of channels, one for each line."""
+        each = [line.how.noise for line in self.lines.values() if isinstance(line.how, Matched)]
+        return tuple(noise for noise in each if noise is not None)
+
+    @property
+    def releases_noised(self) -> bool:
+        """Whether training hospitals release something with noise for a line."""
+        return any(isinstance(line.how, Matched) and line.how.release == "dp" for line in self.lines.values())
+
     def methods(self, line: Line) -> dict[str, str]:
         """The models that a line needs (`shared`, `personal`) -> the label of the method that they are of."""
         labels = {SHARED: line.shared or self.shared, PERSONAL: line.personal or self.personal}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from federation.descent import Work
@@ -20,14 +21,17 @@ from federation.parameters import loaded, prefixed
 from federation.rehearsal import initial_parameters
 from federation.task import Model, Task
 from pipelines.coordinator.channels import average_moments
+from pipelines.coordinator.spending import matching_events
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital, write_cohort_file
 from pipelines.hospital.worker import make_worker
-from pipelines.loader.validation import to_plain
+from pipelines.loader.document import read_yaml
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.export import Exported
 from pipelines.runs.store import short_digest
+from pipelines.settings.config import Config
 from pipelines.settings.route import Matched
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
@@ -38,6 +42,7 @@ from privacy.message import Call, Json, Message, from_bytes
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from privacy.release.policy import Policy
+from route_settings import settings as route_settings
 
 IMAGES = (1, 8, 8)
 GROUP = Cnn(widths=(16, 16), norm="group")
@@ -234,3 +239,23 @@ def test_in_a_run_a_model_of_ones_own_stays_and_what_is_shared_or_carried_is_mat
     assert is_same("local", "a", "a") and is_same("local", "b", "b")
     assert not is_same("local", "a", "b") and not is_same("local", "b", "a")
     assert not is_same("fedavg", "a", "a") or not is_same("fedavg", "b", "b")
+
+
+def test_in_a_run_noised_moments_are_priced_before_they_leave_and_reach_the_hospital_outside(finished_run):
+    lines = {"first": {"how": {"name": "matched", "release": "dp", "norms": 1, "epsilon": 2.0}}}
+    made = route_settings(audit={"membership": False}, route={"shared": "fedavg", "personal": "iopfl", "lines": lines})
+    made["train"]["methods"] = {"fedavg": {"name": "fedavg"}, "iopfl": {"name": "iopfl"}}
+    for site in ("north", "south", "west"):
+        made["sites"][site]["source"]["patients"] = 16  # each split is drawn without looking at others
+    config = validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
+    assert config.independent, "no patient's split hangs on others"
+    assert compute_cost(matching_events(config), 1e-5).epsilon == pytest.approx(2.0, rel=0.01)
+    root = finished_run(made) / "runs" / "tiny"
+    (stored,) = (root / "sites" / "west" / "scores").glob("route-*.safetensors")
+    assert from_bytes(stored.read_bytes()).facts["way"] == "matched"
+    for site in ("north", "south"):
+        left = [
+            line for line in ledgers.read_lines(root / "sites" / site / "ledger.jsonl") if line["request"] == "export"
+        ]
+        # The model itself is without noise in such a run.
+        assert len(left) == 2 and {parse_event(line["event"]) for line in left} == {NON_PRIVATE}
