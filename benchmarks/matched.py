@@ -27,7 +27,7 @@ front of it (AUC .817 against .825 in two directions), one, two, four or all nor
 contrasts or channels, one or two looks: about ten variants. A third (6000 and 6001) was run once with 300 steps, which
 were too few for group norm; 480 are those of the first trial of this idea.
 
-Figures go into docs/results/data/matched.json as they come; what stands there is not run again, on any machine.
+Figures go into benchmarks/matched.json as they come; what stands there is not run again, on any machine.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from privacy.dp.accounting import mu_of
 from privacy.dp.channels import noised_mean
 from privacy.dp.units import all_views, units_of
 
-BOOK = Path(__file__).parents[1] / "docs/results/data/matched.json"
+BOOK = Path(__file__).with_suffix(".json")
 INPUTS, TRAINED, TESTED, STEPS, FIRST_SEED = (1, 32, 32), 48, 48, 480, 9000
 EPSILON, DELTA = 1.0, 1e-5
 SCANNERS: tuple[ScannerName, ScannerName] = ("P", "L")
