@@ -1,6 +1,7 @@
 """Channel moments matched norm by norm, beside AdaBN and grey levels, where a model is carried to another hospital.
 
     python benchmarks/matched.py [--populations 10]
+    python benchmarks/matched.py --write COMMIT && python benchmarks/results_tables.py
 
 Two phantom hospitals (P, smooth; L, noisy, with an export window and a tone curve) whose exports are grey values in no
 common unit (`export: grey`, thousands, less 1.75, over 1.75); six slices of 32 x 32 at 2 mm a patient, 48 patients that
@@ -41,10 +42,12 @@ import json
 import math
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy import stats
 from sklearn.metrics import roc_auc_score
@@ -75,10 +78,12 @@ from privacy.dp.channels import noised_mean
 from privacy.dp.units import all_views, units_of
 
 BOOK = Path(__file__).with_suffix(".json")
+TABLE = Path(__file__).parents[1] / "docs/results/data/matched.json"
 INPUTS, TRAINED, TESTED, STEPS, FIRST_SEED = (1, 32, 32), 48, 48, 480, 9000
 EPSILON, DELTA = 1.0, 1e-5
 SCANNERS: tuple[ScannerName, ScannerName] = ("P", "L")
 NORMS: tuple[Norm, Norm] = ("group", "batch")
+Floats = npt.NDArray[np.float64]
 Book = dict[str, dict[str, dict[str, float]]]
 """Population -> direction -> line -> AUC."""
 
@@ -176,12 +181,47 @@ def score_population(seed: int, book: Book, keep: bool) -> None:
         print(seed, home, there, {line: round(value, 3) for line, value in lines.items()}, flush=True)
 
 
-def summarize_difference(book: Book, line: str, other: str) -> tuple[float, float, int]:
-    """Mean over populations of line minus other, half of Student's 95 % interval, and directions in which it gains."""
-    each = np.array([[lines[line] - lines[other] for lines in ways.values()] for ways in book.values()])
+def read_line(book: Book, line: str) -> Floats:
+    """AUC of a line, (populations, 2 directions), of the populations that are whole."""
+    return np.array([[lines[line] for lines in ways.values()] for ways in book.values() if is_whole(ways)])
+
+
+def format_interval(each: Floats, *, sign: bool = False) -> str:
+    """Mean over populations, each the mean of its directions, and half of Student's 95 % interval."""
     means = each.mean(axis=1)
     half = stats.t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / math.sqrt(len(means))
-    return float(means.mean()), float(half), int((each > 0).sum())
+    return f"{means.mean():{'+' if sign else ''}.3f}".replace("-", "−") + f" ± {half:.3f}"
+
+
+def make_tables(book: Book) -> dict[str, dict[str, list[str] | list[list[str]]]]:
+    """The tables of docs/results/matched.md, by norm."""
+    others = {"group": ("raw", "grey"), "batch": ("raw", "AdaBN")}
+    lines = {
+        "group": ("raw", "matched", "first", "first, eps = 1", "all, eps = 1", "grey", "home"),
+        "batch": ("raw", "AdaBN", "matched", "first", "grey", "home"),
+    }
+    tables: dict[str, dict[str, list[str] | list[list[str]]]] = {}
+    for norm, compared in others.items():
+        values = {line: read_line(book, f"{norm}, {line}") for line in lines[norm]}
+        number = len(values["raw"])
+        columns = [f"{norm} norm, {number} populations", "AUC"]
+        columns += [part for other in compared for part in (f"minus {other}", f"above {other}, of {2 * number}")]
+        rows = []
+        for line, each in values.items():
+            cells = [line, format_interval(each)]
+            for other in compared:
+                away = each - values[other]
+                cells += ["", ""] if other == line else [format_interval(away, sign=True), str(int((away > 0).sum()))]
+            rows.append(cells)
+        tables[norm] = {"columns": columns, "rows": rows}
+    return tables
+
+
+def write_tables(book: Book, commit: str) -> None:
+    """The tables into the data of their page."""
+    told = {"command": "python benchmarks/matched.py", "commit": commit, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+    made = {key: {**told, **table} for key, table in make_tables(book).items()}
+    TABLE.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 
 def is_whole(ways: dict[str, dict[str, float]]) -> bool:
@@ -192,6 +232,7 @@ def is_whole(ways: dict[str, dict[str, float]]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--populations", type=int, default=10)
+    parser.add_argument("--write", metavar="COMMIT", help="write the tables of what is measured, and measure nothing")
     parser.add_argument("--try-on", type=int, nargs="*", help="seeds below 9000, whose figures are not kept")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -200,6 +241,9 @@ def main() -> None:
     if options.try_on:
         return
     book: Book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
+    if options.write:
+        write_tables(book, options.write)
+        return
     for seed in range(FIRST_SEED, FIRST_SEED + 2 * options.populations, 2):
         if not is_whole(book.get(str(seed), {})):
             score_population(seed, book, keep=True)
