@@ -98,6 +98,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "harmonized-pictures": of_one("studies.synthesis_on_skin", "synthesis_on_skin"),
     "heart-disease": heart_disease,
     "many-hospitals": of_one("speed.many_hospitals", "many_hospitals"),
+    "matched": of_one("studies.matched", "matched"),
     "maps": of_one("studies.localization_tables", "localization"),
     "many-classes": many_classes,
     "night": of_one("faults.night_tables", "night"),

@@ -1,7 +1,7 @@
 """Channel moments matched norm by norm, beside AdaBN and grey levels, where a model is carried to another hospital.
 
-    python benchmarks/matched.py [--populations 10]
-    python benchmarks/matched.py --write COMMIT && python benchmarks/results_tables.py
+    python -m benchmarks.studies.matched [--populations 10]
+    python -m benchmarks.tables.derived --write matched
 
 Two phantom hospitals (P, smooth; L, noisy, with an export window and a tone curve) whose exports are grey values in no
 common unit (`export: grey`, thousands, less 1.75, over 1.75); six slices of 32 x 32 at 2 mm a patient, 48 patients that
@@ -28,7 +28,7 @@ front of it (AUC .817 against .825 in two directions), one, two, four or all nor
 contrasts or channels, one or two looks: about ten variants. A third (6000 and 6001) was run once with 300 steps, which
 were too few for group norm; 480 are those of the first trial of this idea.
 
-Figures go into benchmarks/matched.json as they come; what stands there is not run again, on any machine.
+Figures go into benchmarks/measured/matched.json as they come; what stands there is not run again, on any machine.
 """
 
 from __future__ import annotations
@@ -37,22 +37,20 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
-import json
-import math
 import random
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
+from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.options import make_parser
+from benchmarks.shared.records import make_table, read_measured, write_measured
 from federation.augmentation import apply_affine
 from federation.calibration import adapt_batch_norms
 from federation.matching import (
@@ -77,8 +75,7 @@ from privacy.dp.accounting import mu_of
 from privacy.dp.channels import noised_mean
 from privacy.dp.units import all_views, units_of
 
-BOOK = Path(__file__).with_suffix(".json")
-TABLE = Path(__file__).parents[1] / "docs/results/data/matched.json"
+COMMAND = "python -m benchmarks.studies.matched"
 INPUTS, TRAINED, TESTED, STEPS, FIRST_SEED = (1, 32, 32), 48, 48, 480, 9000
 EPSILON, DELTA = 1.0, 1e-5
 SCANNERS: tuple[ScannerName, ScannerName] = ("P", "L")
@@ -177,7 +174,7 @@ def score_population(seed: int, book: Book, keep: bool) -> None:
             if not any(line.startswith(norm) for line in lines):
                 lines |= score_lines(norm, hospitals[home], hospitals[there], seed)
                 if keep:
-                    BOOK.write_text(json.dumps(book, indent=1) + "\n")
+                    write_measured("matched", book)
         print(seed, home, there, {line: round(value, 3) for line, value in lines.items()}, flush=True)
 
 
@@ -186,21 +183,14 @@ def read_line(book: Book, line: str) -> Floats:
     return np.array([[lines[line] for lines in ways.values()] for ways in book.values() if is_whole(ways)])
 
 
-def format_interval(each: Floats, *, sign: bool = False) -> str:
-    """Mean over populations, each the mean of its directions, and half of Student's 95 % interval."""
-    means = each.mean(axis=1)
-    half = stats.t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / math.sqrt(len(means))
-    return f"{means.mean():{'+' if sign else ''}.3f}".replace("-", "−") + f" ± {half:.3f}"
-
-
-def make_tables(book: Book) -> dict[str, dict[str, list[str] | list[list[str]]]]:
-    """The tables of docs/results/matched.md, by norm."""
+def tables(book: Book) -> dict[str, dict[str, Any]]:
+    """The tables of docs/results/matched.md, by norm; intervals are over populations, each the mean of both ways."""
     others = {"group": ("raw", "grey"), "batch": ("raw", "AdaBN")}
     lines = {
         "group": ("raw", "matched", "first", "first, eps = 1", "all, eps = 1", "grey", "home"),
         "batch": ("raw", "AdaBN", "matched", "first", "grey", "home"),
     }
-    tables: dict[str, dict[str, list[str] | list[list[str]]]] = {}
+    made: dict[str, dict[str, Any]] = {}
     for norm, compared in others.items():
         values = {line: read_line(book, f"{norm}, {line}") for line in lines[norm]}
         number = len(values["raw"])
@@ -208,20 +198,18 @@ def make_tables(book: Book) -> dict[str, dict[str, list[str] | list[list[str]]]]
         columns += [part for other in compared for part in (f"minus {other}", f"above {other}, of {2 * number}")]
         rows = []
         for line, each in values.items():
-            cells = [line, format_interval(each)]
+            cells = [line, format_interval(each.mean(axis=1))]
             for other in compared:
                 away = each - values[other]
-                cells += ["", ""] if other == line else [format_interval(away, sign=True), str(int((away > 0).sum()))]
+                cells += ["", ""] if other == line else [say_change(away), str(int((away > 0).sum()))]
             rows.append(cells)
-        tables[norm] = {"columns": columns, "rows": rows}
-    return tables
+        made[norm] = make_table(columns, rows, COMMAND)
+    return made
 
 
-def write_tables(book: Book, commit: str) -> None:
-    """The tables into the data of their page."""
-    told = {"command": "python benchmarks/matched.py", "commit": commit, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
-    made = {key: {**told, **table} for key, table in make_tables(book).items()}
-    TABLE.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+def say_change(away: Floats) -> str:
+    """A mean difference, with a sign."""
+    return format_interval(away.mean(axis=1), sign="+").replace("-", "−")
 
 
 def is_whole(ways: dict[str, dict[str, float]]) -> bool:
@@ -230,9 +218,8 @@ def is_whole(ways: dict[str, dict[str, float]]) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--populations", type=int, default=10)
-    parser.add_argument("--write", metavar="COMMIT", help="write the tables of what is measured, and measure nothing")
     parser.add_argument("--try-on", type=int, nargs="*", help="seeds below 9000, whose figures are not kept")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -240,10 +227,7 @@ def main() -> None:
         score_population(seed, {}, keep=False)
     if options.try_on:
         return
-    book: Book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
-    if options.write:
-        write_tables(book, options.write)
-        return
+    book: Book = read_measured("matched")
     for seed in range(FIRST_SEED, FIRST_SEED + 2 * options.populations, 2):
         if not is_whole(book.get(str(seed), {})):
             score_population(seed, book, keep=True)
