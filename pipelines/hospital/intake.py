@@ -51,7 +51,7 @@ def ingest_cohort(hospital: Hospital, context: Context[Ingest]) -> Done[Counted 
         became of each file.
 
     Raises:
-        Refused: `bad_source`; with a budget `another_cohort`, `too_many_rejected`, or as `recount`.
+        Refused: `bad_source`; with a budget `another_cohort`, `too_many_rejected`, or as `count_once`.
     """
     settings, message = settings_of(hospital), context.message
     if hospital.policy.promises and message.tensors:  # sums of all hospitals' training patients

@@ -127,7 +127,8 @@ def _answer_call(hospital: Hospital, call: Call, message: Message) -> Message:
             done.reply, done.event, forms=REQUESTS[call.request].replies, policy=policy, **how, **place
         )
     except Refused as refused:
-        write_log_line(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
+        text = f"refused with code {refused.code}: {describe_cause(refused)}".removesuffix(": ")
+        write_log_line(hospital, f"{call.run} round {call.round} {call.request}: {text}")
         raise
     except Damaged as error:
         write_log_line(hospital, f"{call.run} round {call.round} {call.request}: {error}")

@@ -4,7 +4,7 @@
                               ...             files of the stage
 
 An artifact is written to a hidden folder next to its place, flushed to disk, and renamed. A folder with its final name
-is therefore complete; a killed process leaves only a hidden folder, which `clean` removes at the next start.
+is therefore complete. A killed process leaves only a hidden folder: `remove_unfinished` removes it at the next start.
 """
 
 from __future__ import annotations

@@ -252,6 +252,11 @@ WHOLE: dict[str, dict[str, Json]] = {
 """Facts of each request that a hospital would work on, and some that do not go together."""
 
 
+def test_every_request_has_facts_that_a_hospital_would_work_on():
+    lost = sorted({*REQUESTS} - {*WHOLE})
+    assert not lost, f"{lost}: add its facts to WHOLE above, so that malformed ones are tried"
+
+
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_malformed_request_counts_against_a_hospital_and_none_ends_in_an_exception(started, data):

@@ -351,6 +351,8 @@ def test_a_request_that_the_policy_names_is_worked_on_and_no_other_is(tmp_path, 
         (line["refused"], line["bytes"] > 0) for line in ledgers.read_lines(own.ledger) if line["request"] == request_
     ]
     assert leaves == [(None, True) if request_ in ANY_NAMES else (UNDECLARED, False)]
+    log = (own.root / "log.txt").read_text()
+    assert request_ in ANY_NAMES or "the reply is not what its request declares" in log, "the log says which field"
 
 
 def test_an_answer_that_was_committed_before_the_policy_changed_does_not_leave_after_it(tmp_path, called):
