@@ -10,7 +10,6 @@ range. Then the same for dermatoscopy: pictures of the hospital, of two others, 
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from scipy import ndimage
 from torch import Tensor, nn
 
 from benchmarks.shared.options import make_parser
+from benchmarks.shared.places import DATA
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.task import Task
@@ -40,7 +40,6 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.phantom.scanner import SCANNERS
 
 PATIENTS = 40
-DATA = Path(os.environ["CONSILIUM_DATA"])
 SPLIT = {"train": 0.5, "validation": 0.0, "test": 0.5}
 PROSTATEX = DATA / "prostatex"
 GLAND = GlandMask(
