@@ -83,7 +83,7 @@ def complaints(made: dict) -> list[str]:
         ("x" * 61, {"of": "fedavg", "calibration": "centred"}, "(at most 60)"),
         ("v", {"of": "nobody", "calibration": "centred"}, "variants.v.of: 'nobody' is no method; methods are"),
         ("v", {"of": "fedavg_centred", "calibration": "centred"}, "'fedavg_centred' is no method"),
-        ("v", {"of": "fedavg", "calibration": "platt"}, "variants.v.calibration: must be 'centred', 'adabn' or"),
+        ("v", {"of": "fedavg", "calibration": "platt"}, "variants.v.calibration: must be 'centred', 'adabn'"),
         ("v", {"of": "fedavg"}, "variants.v: says nothing that differs from the method; give a calibration or"),
         ("v", {"of": "fedavg", "checkpoint": "best"}, "variants.v.checkpoint: must be 'latest', 'global' or"),
         ("v", {"of": "fedavg", "calibration": "centred", "quantile": 1.5}, "variants.v.quantile: must be in [0, 1]"),

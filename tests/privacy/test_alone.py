@@ -38,7 +38,7 @@ from harmonize.complexity import Basis, Outside, measure_outside
 from harmonize.game import make_critic_losses, make_fakes, make_players
 from harmonize.translation import list_curve_translators
 from harmonize.veto import Limits
-from pipelines.hospital import scoring, translation
+from pipelines.hospital import released_scores, translation
 from pipelines.hospital.benchmark import predict_probabilities
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
@@ -431,7 +431,7 @@ SCORED = {"label": "x", "train_run": "r/none", "checkpoint": "latest", "best": N
 
 
 def test_scores_that_are_released_privately_do_not_hang_on_others(tmp_path, monkeypatch):
-    module, release, seen = crafted(TASK), scoring.vote_histogram, []
+    module, release, seen = crafted(TASK), released_scores.vote_histogram, []
     for gone in GONE:
         own, cohort = hospital(tmp_path / str(len(seen)), without=gone)
         votes: list[Tensor] = []
@@ -441,7 +441,7 @@ def test_scores_that_are_released_privately_do_not_hang_on_others(tmp_path, monk
             return release(cast, **how)
 
         with monkeypatch.context() as patch:
-            patch.setattr(scoring, "vote_histogram", recorded)
+            patch.setattr(released_scores, "vote_histogram", recorded)
             opening = {**OPENING, "cohort": cohort}
             ask(own, "evaluate", tensors=dict(module.state_dict()), opening=opening, cohort=cohort, **SCORED)
         read = cohort_of(own, cohort)
