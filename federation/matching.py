@@ -19,8 +19,7 @@ statistics, and so nothing of its images that AdaBN could replace; it is what pr
 Of group and layer norm the channels of one group have together mean 0 and square 1 in every image: m and q hold fewer
 free numbers than channels (`free_moments`), and where a group is one channel there is nothing to match.
 
-Shortening the way by the share that noise explains (James and Stein, 1961) was tried and left out: at epsilon = 1 it
-gave an AUC of .748 against .778 without, in four directions of two populations of phantoms.
+The way is not shortened by the share that noise explains (James and Stein, 1961).
 """
 
 from __future__ import annotations

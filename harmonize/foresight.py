@@ -1,22 +1,21 @@
 """Whether the sampling rule can accept a synthesis at all: foreseen from settings and public pictures, not patients.
 
-Two questions, each answered in the setting's favour, so that what works is not refused.
+A rule of thumb, no proof: a setting is refused where both answers are no, and the way out is in the error.
 
 1. *Can anything be learnt under the noise?* Only of a whole critic with private access. In one step the gradients of
    the B patients that are drawn, each clipped to c, are summed, and noise of standard deviation sigma c is added to
    each of the critic's d numbers. The sum has a norm of at most B c, reached only if all gradients point in one
    direction; the noise has one of about sigma c sqrt(d). Over T steps a constant direction adds up to T B c, noise to
-   sigma c sqrt(T d). If sqrt(T) B < sigma sqrt(d), all that patients say in the whole training is, at its very best,
-   shorter than the noise around it: the critic walks at random, and the generator follows it. In variant `paper` B and
-   sigma follow from the number of patients, and the share grows with it; so the largest number that is possible is
-   taken.
+   sigma c sqrt(T d). If sqrt(T) B < sigma sqrt(d), all that patients say in the whole training is shorter than the
+   noise around it. What lies in a few directions could be learnt all the same, which this does not tell. In variant
+   `paper` B and sigma follow from the number of patients, and the share grows with it; so the largest number that is
+   possible is taken.
 2. *Would Algorithm 1 accept the images?* Pictures of the public prior stand for the hospital's images. Where nothing
    can be learnt, and the networks begin with random numbers, the candidates come from a generator whose critic hears
-   noise alone, for as many steps as the setting has, `STEPS` at most: each further step moves it away from images (at
-   32 x 32 pixels and rate 1e-4 the nearest of 64 lies at 0.06 of the largest distance between references at first, at
-   1.6 after 100 steps and at 2.2 after 400). Where closeness or spacing is not the usual one, other pictures of the
-   prior are candidates too, as imitations without a fault: if the rule rejects them all, with closeness doubled `SPARE`
-   times more, no synthesis gives images that it accepts.
+   noise alone, for as many steps as the setting has, `STEPS` at most: further steps move it away from images. Where
+   closeness or spacing is not the usual one, other pictures of the prior are candidates too, as imitations without a
+   fault: if the rule rejects them all, with closeness doubled `SPARE` times more, no synthesis gives images that it
+   accepts.
 
 A synthesis without noise, one that begins with pictures of the prior, and `surrogate`, whose references come from the
 same generator, are not refused for noise.

@@ -9,7 +9,7 @@ Pictures, hospitals, splits by lesion, private heads and guarantees are those of
 three hospitals. The features are `colour`, `lite0` and both joined, scaled by the drawn pictures of the prior
 `skin_lesion`; for two floors also by each hospital's own training pictures. Splits 0 to 4 are reported. Components and
 softness of the scale were chosen among `CHOICES`, by floors and moments on splits 100 and 101 (`--first 100 --splits 2`
-prints them); nothing else was tried. `dp_head` takes a minute a split and epsilon, and is left out.
+prints them); nothing else was tried. `dp_head` takes much longer, and is left out.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
+from federation.features.pictures import find_picture_complaints, prepare_picture
 from federation.features.slices import features_by_slice
 from privacy.settings_error import out_of_range, refuse, unmet, wrong_lengths
 
@@ -69,9 +69,7 @@ class Encoder:
 
     def complaints(self, inputs: tuple[int, ...]) -> list[str]:
         """Why examples of this shape have no such features; empty = no problem."""
-        if len(inputs) in (3, 4) and inputs[0] in (1, 3) and min(inputs[-2:]) >= 8:
-            return []
-        return [f"encoder needs images or volumes of 1 or 3 channels with sides of at least 8, found {inputs}"]
+        return find_picture_complaints(self.name, inputs)
 
 
 @dataclass(frozen=True)
@@ -89,10 +87,7 @@ class Frozen:
     @torch.no_grad()
     def _plane_features(self, image: Floats) -> Floats:
         """Features (d,) of one image (C, H, W)."""
-        low, high = self.settings.window
-        x = torch.from_numpy(np.clip((image - low) / (high - low), 0, 1)).float()[None].expand(-1, 3, -1, -1)
-        sides = (self.settings.size, self.settings.size)
-        x = functional.interpolate(x, sides, mode="bilinear", align_corners=False, antialias=True)
+        x = prepare_picture(image, self.settings.window, self.settings.size)
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.settings.mean, self.settings.std))
         last: Tensor = self.network(pixel_values=(x - mean) / std).last_hidden_state
         parts = (last[:, 0], last[:, 1:].mean(dim=1)) if last.dim() == 3 else (last.mean((2, 3)), last.amax((2, 3)))

