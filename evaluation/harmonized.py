@@ -109,7 +109,7 @@ def _describe_refusals(harmony: Harmony, spaces: Mapping[str, str]) -> Iterator[
     for space in dict.fromkeys(row.space for row in refused):
         by = "; ".join(f"{row.site} ({', '.join(row.reasons)})" for row in refused if row.space == space)
         learns = [method for method, method_space in spaces.items() if method_space == space]
-        source = f"{' and '.join(learns)} learns there from" if learns else "methods there learn from"
-        yield f"The translation {space} is refused at {by}: {source} images as they were read."
+        source = f"{' and '.join(learns)} learns there from images" if learns else "images there stay"
+        yield f"The translation {space} is refused at {by}: {source} as they were read."
     if refused:
         yield REMEDY

@@ -167,8 +167,8 @@ def _veto_notices(harmony: Harmony | None) -> Iterator[Notice]:
     for row in harmony.rows if harmony is not None else ():
         if row.vetoed:
             text = (
-                f"The translation {row.space} is not used at {row.site} ({', '.join(row.reasons)}): methods learn "
-                "from images as they were read there."
+                f"The translation {row.space} is not used at {row.site} ({', '.join(row.reasons)}): its "
+                "images stay as they were read."
             )
             yield Notice("Veto", text, "spaces")
 

@@ -219,6 +219,7 @@ def select_stages(config: Config) -> tuple[Stage[World], ...]:
     without |= set() if find_starts(config) else {pretrain.STAGE.name}
     without |= {route.STAGE.name} if config.route is None else set()
     without |= {track.STAGE.name} if config.track is None else set()
+    without |= set() if config.train.methods else {train.STAGE.name, evaluate.STAGE.name, audit.STAGE.name}
     stages = (stage for stage in STAGES if stage.name not in without)
     return tuple(
         record_answers(replace(stage, needs=tuple(need for need in stage.needs if need not in without)))

@@ -79,7 +79,8 @@ def _describe_answers(answers: Mapping[str, Any]) -> Iterator[str]:
         yield "harmonization:"
     for text in answers["harmonized"]:
         yield f"  {text}"
-    yield "which model:"
+    if answers["use"]:
+        yield "which model:"
     if len(answers["use"]) > READABLE:
         named = Counter(_describe_named_model(answer) for answer in answers["use"]).items()
         yield "  " + "; ".join(f"{method}: {format_count(times, 'hospital', 'hospitals')}" for method, times in named)

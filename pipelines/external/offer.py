@@ -15,6 +15,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW
 from pipelines.settings.route import PERSONAL, SHARED, Route
+from pipelines.settings.run_settings import select_model
 from privacy.message import Json, Params
 from privacy.settings_error import Problem
 
@@ -106,7 +107,7 @@ def offer_bytes(config: Config, offer: Offer, handed: Mapping[str, Mapping[str, 
 def _build_part(config: Config, label: str | None) -> Part | None:
     if label is None:
         return None
-    return Part(algorithm=config.train.methods[label], model=config.train.method_model.get(label, config.model))
+    return Part(algorithm=config.train.methods[label], model=select_model(config, label))
 
 
 def _is_centred(config: Config) -> bool:

@@ -16,7 +16,7 @@ from pipelines.data.sources import PictureSource, TableLabels
 from pipelines.data.study import Rejected
 from pipelines.hospital.files import Files, files_of, settings_of
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.intake import read_as_asked
+from pipelines.hospital.intake import WITHOUT_LABELS, is_without_labels, read_as_asked
 from pipelines.hospital.overview import describe_sample, read_sample
 from pipelines.requests.ingest import Ingest
 from privacy.message import as_mapping
@@ -74,7 +74,8 @@ def _read_whole(hospital: Hospital, question: Ingest) -> Foreseen:
     used = int(str(read.facts.get("source_studies", counts["studies"])))
     problems = _find_rejection_problems(hospital, Counter(study.reason for study in read.rejected), used, read.rejected)
     splits = as_mapping(read.facts["splits"])
-    patients = {split: as_mapping(splits[split])["patients"] for split in ("train", "test")}
+    needed = ("train",) if question.unlabelled is True else ("train", "test")
+    patients = {split: as_mapping(splits[split])["patients"] for split in needed}
     problems += [f"no patient in the {split} split" for split, number in patients.items() if not number]
     return Foreseen(line, tuple(problems))
 
@@ -82,6 +83,8 @@ def _read_whole(hospital: Hospital, question: Ingest) -> Foreseen:
 def _look_into_files(hospital: Hospital, files: Files, question: Ingest) -> Foreseen:
     """What ingest would find, by all headers and the pixels of a few studies."""
     settings, classes = settings_of(hospital), _class_names(question)
+    if is_without_labels(files, question):
+        raise ValueError(WITHOUT_LABELS)
     opened = open_source(
         files.source, files.labels, question.images, files.gland, value_or_none(question.target), classes
     )

@@ -13,8 +13,9 @@ from federation.conversation import load_memory, load_newest_intact_memory, load
 from federation.participant import CHECKPOINTS, load_checkpoint
 from pipelines.data.accounts import reject_unserved_patients
 from pipelines.data.cohort import Reading, compute_training_moments, read_cohort
+from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.tables.features import Moments
-from pipelines.hospital.files import files_of, settings_of
+from pipelines.hospital.files import Files, files_of, settings_of
 from pipelines.hospital.hospital import COHORT, Context, Done, Hospital, keyed_digest, write_cohort_file
 from pipelines.hospital.kept import COUNTS, PARTITION, REJECTED, SPLIT, digest_of, split_of
 from pipelines.hospital.overview import describe_reading, remember_inside
@@ -37,6 +38,8 @@ from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
 from privacy.message import Call, Json, Malformed, Message, from_bytes, unseal_parts, whole_of
 from privacy.release.form import read_form, value_or_none
 from privacy.release.gate import Refused
+
+WITHOUT_LABELS = "labels: missing; say where they are; only a run that trains no model does without them"
 
 
 def ingest_cohort(hospital: Hospital, context: Context[Ingest]) -> Done[Counted | CountedOnce]:
@@ -115,8 +118,10 @@ def pooled_moments(hospital: Hospital, context: Context[requests.ReadFeatures]) 
 
 
 def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
-    """Read the cohort as requested. Raises: Refused: `bad_source`."""
+    """Read the cohort as requested. Raises: Refused: `bad_source`; `no_labels`."""
     settings, files, shares = settings_of(hospital), files_of(hospital), question.split
+    if is_without_labels(files, question):  # every label would be 0
+        raise Refused("no_labels") from ValueError(WITHOUT_LABELS)
     try:
         return read_cohort(
             files.source,
@@ -139,6 +144,13 @@ def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
         )
     except ValueError as error:  # of the whole source; errors of single studies are quarantined
         raise Refused("bad_source") from error
+
+
+def is_without_labels(files: Files, question: Asks) -> bool:
+    """Whether the question is about labels, and the files are volumes without any: each label would then be 0."""
+    volumes = isinstance(files.source, DicomSource | NiftiSource)
+    is_about_labels = value_or_none(question.target) is None and question.unlabelled is not True
+    return volumes and files.labels is None and is_about_labels
 
 
 def _scale_moments(question: Asks) -> Moments | None:

@@ -14,7 +14,7 @@ from privacy.release.form import ABSENT, Absent
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """independent: whether each patient's split depends on that patient alone. target: the masks that every study must
-    have. classes: names of what is learnt.
+    have. classes: names of what is learnt. unlabelled: whether studies may have no labels, because no model is trained.
     """
 
     images: Annotated[AnyImages, WITHOUT_NULLS]
@@ -23,3 +23,4 @@ class Reading:
     independent: bool | Absent = ABSENT
     target: Target | Absent | None = ABSENT
     classes: list[Line] | Absent = ABSENT
+    unlabelled: bool | Absent = ABSENT

@@ -38,11 +38,11 @@ from pipelines.settings.floors import add_floor_features
 from pipelines.settings.foreign import guard_check
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.image_spaces import make_portable_model
-from pipelines.settings.learning import Audits, Evaluation, Split, Training
+from pipelines.settings.learning import NO_TRAINING, Audits, Evaluation, Split, Training
 from pipelines.settings.privacy import AnyPrivacy
 from pipelines.settings.public_pictures import PublicPictures
 from pipelines.settings.route import Route
-from pipelines.settings.run_settings import RunSettings
+from pipelines.settings.run_settings import RunSettings, select_model
 from pipelines.settings.sites import SiteSettings
 from pipelines.settings.task import AnyTask, Classification
 from pipelines.settings.track import Track
@@ -83,6 +83,7 @@ class Config:
     track: tracking tools to which the coordinator's figures are copied. pages: whether each simulated hospital's page
     has pictures, where they are more than 32, or those that the coordinator's figures show; real ones always have them.
     public_pictures: name -> pictures that show no hospital's patients, for scales and starts that cost no privacy.
+    Without `train` a run ends with harmonization, and needs no `model`.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -101,8 +102,8 @@ class Config:
     images: AnyImages = Slices()
     task: AnyTask = Classification()
     split: Split = Split()
-    model: NamedModel
-    train: Training
+    model: NamedModel | None = None
+    train: Training = NO_TRAINING
     harmonize: Harmonize | None = None
     augment: Augment | None = None
     public_pictures: Mapping[str, PublicPictures] = field(default_factory=dict)
@@ -113,13 +114,16 @@ class Config:
     track: Track | None = None
 
     def __post_init__(self) -> None:
+        refuse(run.find_missing_model(self))  # without it nothing else can be checked
         problems: list[Problem] = []
         try:
             object.__setattr__(self, "sites", partition.expand_parts(self.sites))
         except SettingsError as error:
             problems += error.problems
         object.__setattr__(self, "train", add_floor_features(self.train, self.model, self.images, self.task))
-        check_problems = select_causes([problem for check in CHECKS for problem in guard_check(check, self)])
+        of_methods = () if self.train.methods else (("train",),)  # what names a method has none to name
+        all_problems = [problem for check in CHECKS for problem in guard_check(check, self)]
+        check_problems = select_causes([replace(each, needs=(*each.needs, *of_methods)) for each in all_problems])
         refuse([*problems, *(replace(each, needs=(*each.needs, *FOUNDATIONS)) for each in check_problems)])
 
     @property
@@ -145,7 +149,7 @@ class Config:
 
     def model_of(self, label: str) -> AnyModel:
         """The model settings of one method; classes of a Clip model are in the order of the task's classes."""
-        model = self.train.method_model.get(label, self.model)
+        model = select_model(self, label)
         if not isinstance(model, Clip) or set(model.classes) != set(self.task.names):
             return model
         return replace(model, classes={name: model.classes[name] for name in self.task.names})

@@ -23,7 +23,7 @@ FEATURES_BY_CHANNELS: Mapping[int, Features] = {
 splits of HAM10000 that no table reports. The number for radiomics is not tuned."""
 
 
-def add_floor_features(train: Training, model: AnyModel, images: AnyImages, task: AnyTask) -> Training:
+def add_floor_features(train: Training, model: AnyModel | None, images: AnyImages, task: AnyTask) -> Training:
     """The settings of training, with features for each floor without its own model, if the run's model is not on
     features.
     """

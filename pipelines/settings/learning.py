@@ -106,9 +106,6 @@ class Training:
 
     def __post_init__(self) -> None:
         problems = label_problems(self.methods, "methods")
-        if not self.methods:
-            text = "empty; name at least one, as in methods: {fedavg: {name: fedavg}}"
-            problems.append(Problem(("methods",), text))
         problems += [
             Problem((group, label), f"no such method; methods are {', '.join(self.methods)}")
             for group in ("method_work", "method_model", "method_images", "method_start")
@@ -125,6 +122,10 @@ class Training:
     def start_of(self, label: str) -> Pretrained | Weights | None:
         """How a method's network begins; None: with random numbers."""
         return self.method_start.get(label, self.start)
+
+
+NO_TRAINING = Training(methods={}, schedule=Schedule(rounds=1))
+"""Of a run that harmonizes images and trains nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

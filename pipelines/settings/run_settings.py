@@ -51,7 +51,7 @@ class RunSettings(Protocol):
     @property
     def split(self) -> Split: ...
     @property
-    def model(self) -> AnyModel: ...
+    def model(self) -> AnyModel | None: ...
     @property
     def train(self) -> Training: ...
     @property
@@ -76,6 +76,14 @@ class RunSettings(Protocol):
     def task_of(self, label: str) -> Task: ...
     def method(self, label: str, site: str) -> AnyAlgorithm: ...
     def work(self, label: str, site: str) -> Work: ...
+
+
+def select_model(run: RunSettings, label: str) -> AnyModel:
+    """A method's model settings: its own, or else the run's. Raises: ValueError: the run names neither."""
+    model = run.train.method_model.get(label, run.model)
+    if model is None:
+        raise ValueError(f"model: missing, and {label} has no other")
+    return model
 
 
 def list_works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:

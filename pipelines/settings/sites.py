@@ -55,7 +55,10 @@ AnySource: TypeAlias = Annotated[
     READERS,
 ]
 VOLUME_SOURCES = (DicomSource, DicomWebSource, DicomNodeSource, NiftiSource)
-LABELS_MISSING = "missing; say where the labels are, as in labels: {kind: table, file: labels.csv}"
+LABELS_MISSING = (
+    "missing; say where the labels are, as in labels: {kind: table, file: labels.csv}; or, in a run that only "
+    "harmonizes, unlabelled: true"
+)
 AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="kind")]
 
 
@@ -65,17 +68,19 @@ class SiteSettings:
 
     home: the hospital's own folder, outside of runs: its ledger, which all runs extend, and its `policy.yaml`, which
     overrides `policy` here; null = the run's folder. labels, gland: of volumes; a phantom writes its own, and tables
-    contain theirs. methods: label of a method -> fields that this site overrides. work: fields of the local work that
-    it overrides. veto: its own limits of a translation, which override the run's. max_rejected: share of studies that
-    may be unusable. exclude: patients, by identifier or pseudonym, that must not be used (for instance after withdrawn
-    consent). test: patients that form this site's test split. readers: studies read at a time, 0 = one for each
-    processor, at most 8. part: in simulations, this site's part of its source; without a number, all parts.
+    contain theirs. unlabelled: volumes have no labels, which only a run without `train` can do without. methods: label
+    of a method -> fields that this site overrides. work: fields of the local work that it overrides. veto: its own
+    limits of a translation, which override the run's. max_rejected: share of studies that may be unusable. exclude:
+    patients, by identifier or pseudonym, that must not be used (for instance after withdrawn consent). test: patients
+    that form this site's test split. readers: studies read at a time, 0 = one for each processor, at most 8. part: in
+    simulations, this site's part of its source; without a number, all parts.
     """
 
     __pydantic_config__: ClassVar = FORBID
 
     source: AnySource
     labels: AnyLabels | None = None
+    unlabelled: bool = False
     gland: GlandMask | None = None
     policy: Policy = Policy()
     veto: Limits | None = None
@@ -96,8 +101,10 @@ class SiteSettings:
             problems.append(Problem((field,), text))
 
         source = resolve_source(self.source)
-        if not has_masks_or_labels and isinstance(source, VOLUME_SOURCES):
+        if not (has_masks_or_labels or self.unlabelled) and isinstance(source, VOLUME_SOURCES):
             problems.append(Problem(("labels",), LABELS_MISSING, needs=(("gland",),)))
+        if self.unlabelled and (self.labels is not None or not isinstance(source, VOLUME_SOURCES)):
+            add_problem("unlabelled", "it is for studies without labels, and these have some; remove it, or labels")
         if isinstance(self.source, PhantomSource) and has_masks_or_labels:
             add_problem("labels", "a phantom writes its own labels and gland masks; remove labels and gland")
         if isinstance(source, PictureSource | TableSource) and has_masks_or_labels:

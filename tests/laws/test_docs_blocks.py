@@ -34,7 +34,7 @@ KINDS = {
 }
 KINDS |= {"dicomweb.yaml": DicomWeb, "dicom_node.yaml": DicomNode}
 KINDS |= {"benchmark.yaml": BenchmarkSettings}
-KINDS |= {"site.yaml": Place, "first.yaml": Config, "second.yaml": Config}
+KINDS |= {"site.yaml": Place, "first.yaml": Config, "second.yaml": Config, "harmonized.yaml": Config}
 LESSONS = ("first-run", "read-the-page", "your-own-data", "hospital-outside")
 
 

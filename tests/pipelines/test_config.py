@@ -71,6 +71,8 @@ def put(*path_and_value):
         (put("train", "methods", "fedavg", "name", "fedporx"), "fedprox"),
         (put("train", "methods", "Fed Avg", {"name": "fedavg"}), "'Fed Avg' is not made of"),
         (put("train", "methods", {}), "methods: empty"),
+        (lambda s: s.pop("train"), "train: missing; name at least one method"),
+        (lambda s: s.pop("model"), "model: missing; name a network for "),
         (put("train", "method_work", {}), "scaffold needs plain sgd"),
         (put("train", "method_work", {"nobody": {"lr": 0.1}}), "nobody"),
         (put("train", "method_work", {"fedavg": {"learning_rate": 0.1}}), "learning_rate"),

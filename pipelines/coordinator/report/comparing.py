@@ -26,7 +26,8 @@ def ask_gains_of_others(world: World, lines: Mapping[str, Compare], version: int
     Nothing in a private run, in segmentation, or with one site; a site that does not answer is left out.
     """
     config = world.config
-    if config.privacy != "none" or config.task.target is not None or len(lines) < 2:
+    compares = config.privacy == "none" and config.task.target is None and bool(config.train.methods)
+    if not compares or len(lines) < 2:
         return {}
     named_by: Json = {"sites": {site: to_facts(question) for site, question in lines.items()}, "version": version}
     run = world.run(f"compare-{short_digest(digest_json(named_by))}")

@@ -56,6 +56,7 @@ def _build_question(config: Config) -> Ingest:
         independent=config.independent,
         target=target,
         classes=classes,
+        unlabelled=ABSENT if config.train.methods else True,
     )
 
 
@@ -138,7 +139,7 @@ def _find_cohort_problems(world: World, site: str, counts: Counts) -> list[str]:
     """Why a hospital's cohort cannot be used: too many rejections, or a split without patients."""
     where = world.root / "sites" / site / "cohorts" / counts.cohort / "rejected.json"
     if isinstance(counts, CountedOnce):
-        return _find_count_problems(site, counts)
+        return _find_count_problems(site, counts, _list_needed_splits(world.config))
     if counts.too_many_rejected:
         used = counts.studies if isinstance(counts.source_studies, Absent) else counts.source_studies
         reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(counts.rejected_by_reason.items()))
@@ -150,14 +151,14 @@ def _find_cohort_problems(world: World, site: str, counts: Counts) -> list[str]:
     return [
         f"{site}: no patient in the {split} split, of {counts.patients} in all ({counts.rejected} studies "
         f"rejected, see {where}); give it more patients, another split, or leave the site out"
-        for split in ("train", "test")
+        for split in _list_needed_splits(world.config)
         if counts.splits[split]["patients"] == 0
     ]
 
 
 def _describe_odd_classes(config: Config, counts: Mapping[str, Counts]) -> list[str]:
     """What is odd about the hospitals' classes, of those that count images exactly."""
-    if config.task.target is not None:
+    if config.task.target is not None or not config.train.methods:
         return []
     exact = {site: each for site, each in counts.items() if isinstance(each, Counted)}
     images = {site: _images_by_class(value_or_none(c.classes), c.images, c.positives) for site, c in exact.items()}
@@ -182,15 +183,20 @@ def _images_by_class(classes: Sequence[int] | None, images: int, positives: int)
     return list(classes or (images - positives, positives))
 
 
-def _find_count_problems(site: str, counts: CountedOnce) -> list[str]:
+def _list_needed_splits(config: Config) -> tuple[str, ...]:
+    """The splits that must have patients: without models nobody is tested."""
+    return ("train", "test") if config.train.methods else ("train",)
+
+
+def _find_count_problems(site: str, counts: CountedOnce, splits: Sequence[str]) -> list[str]:
     """What a hospital with a budget will refuse because of its released counts, found before it is asked."""
-    problems, patients = [], {split: counts.splits[split]["patients"] for split in ("train", "test")}
+    problems, patients = [], {split: counts.splits[split]["patients"] for split in splits}
     if patients["train"] < max(1, counts.min_patients):
         problems.append(
             f"{site}: its policy asks for {counts.min_patients} training patients (min_patients), and its released "
             f"counts say {patients['train']}; leave the site out, or let it gather more patients and count anew"
         )
-    if not patients["test"]:
+    if not patients.get("test", 1):
         problems.append(f"{site}: its released counts say no patient in the test split; give it another split")
     return problems
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -20,12 +22,12 @@ from evaluation.gap_rows import gap_rows
 from evaluation.leaving import Left
 from evaluation.many import select_figure_sites
 from evaluation.metrics import AUC
-from evaluation.overlap import DICE, list_measures
+from evaluation.overlap import DICE, Overlaps, list_measures
 from evaluation.records import Command, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState
 from evaluation.report import render_coordinator_page
 from evaluation.rows import scores_csv, to_json
 from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
-from evaluation.wording import format_moment
+from evaluation.wording import format_count, format_moment
 from federation.origins import list_origins
 from federation.rounds import method_schedule
 from pipelines.coordinator.artifacts import ANSWERS, PAGE, SITES, Counts, read_counts
@@ -39,7 +41,7 @@ from pipelines.coordinator.report.external_sites import (
     rejections_by_reason,
 )
 from pipelines.coordinator.report.external_sites import list_outside_counts as outside_counts
-from pipelines.coordinator.report.figures import draw_figures, read_floor, read_tables
+from pipelines.coordinator.report.figures import Tables, draw_figures, read_floor, read_tables
 from pipelines.coordinator.report.gap import find_untreated_line, list_oracle_comparisons
 from pipelines.coordinator.report.harmonization import build_harmony
 from pipelines.coordinator.report.methods import (
@@ -61,6 +63,7 @@ from pipelines.requests.leaving import left_in
 from pipelines.requests.report import Entry, Reported
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
+from pipelines.settings.config import Config
 from pipelines.settings.learning import Training
 from pipelines.settings.privacy import AnyPrivacy, PatientLevel
 from privacy.message import Json, as_list, as_mapping
@@ -68,6 +71,8 @@ from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import render_markdown
 
 VERSION = 25
+NO_AUDITS: Mapping[str, Any] = MappingProxyType({"mechanism": None, "membership": (), "inversion": ()})
+"""Of a run that trains nothing."""
 
 
 def settings(world: World) -> Json:
@@ -82,13 +87,14 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     config = world.config
     cohorts = read_counts(inputs["ingest"])
     trained = [read_trained(inputs["train"], label) for label in config.train.methods]
-    tables = read_tables(inputs["evaluate"], copies=config.evaluate.copies, seed=config.seed)
-    audits = json.loads((inputs["audit"] / "audits.json").read_text())
+    evaluated = _read_evaluated(config, inputs.get("evaluate"))
+    tables = evaluated.tables
+    audits = json.loads((inputs["audit"] / "audits.json").read_text()) if "audit" in inputs else NO_AUDITS
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
     structures = config.task.names[1:] if config.task.target else ()
     classes = Classes(config.task.names, config.task.ordered)
     scored = list_measures(structures) if structures else label_measures(tables, classes)
-    rows = score_rows(add_floor(tables, read_floor(inputs["evaluate"])), reference=reference, measures=scored)
+    rows = score_rows(add_floor(tables, evaluated.floor), reference=reference, measures=scored)
     replies = ask_sites(world, inputs, trained, VERSION, select_figure_sites(rows))
     external, everybody = ask_outside(world, inputs, VERSION), dict(sorted(replies.items()))
     everybody |= external
@@ -115,7 +121,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         gains=gain_rows(tables, reference=reference, measures=scored) if reference else (),
         methods=tuple(compute_method_costs(world, trained, replies)),
         left=tuple(_build_left(site, entry) for site, reply in everybody.items() for entry in reply.left),
-        missing=tuple(_count_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
+        missing=tuple(_count_missing(trained, evaluated.refused)),
         stages=(*(_build_stage_state(name, folder) for name, folder in inputs.items()), _build_own_state(world, out)),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_list_commands(world),
@@ -146,6 +152,22 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     (out / "report.json").write_text(to_json(replace(page, pictures=())))
     (out / ANSWERS).write_text(to_json(run_answers(page)))
     return {"report": PAGE, "scores": len(rows)}
+
+
+class _Evaluated(NamedTuple):
+    """What the evaluate stage wrote; nothing where a run trains nothing. floor: the mean mask's overlaps by site."""
+
+    tables: Tables = MappingProxyType({})
+    floor: Mapping[str, Overlaps] = MappingProxyType({})
+    refused: Sequence[Mapping[str, str]] = ()
+
+
+def _read_evaluated(config: Config, folder: Path | None) -> _Evaluated:
+    """The tables of scores, from the evaluate stage's folder."""
+    if folder is None:
+        return _Evaluated()
+    tables = read_tables(folder, copies=config.evaluate.copies, seed=config.seed)
+    return _Evaluated(tables, read_floor(folder), json.loads((folder / "refused.json").read_text()))
 
 
 def _write_statements(everybody: Mapping[str, Reported], statements: Sequence[Statement], out: Path) -> None:
@@ -184,13 +206,15 @@ def _remove_names(site: Json) -> Json:
 def _describe_run(world: World) -> str:
     """Hospitals, methods, rounds and the promise to patients, in a sentence."""
     config = world.config
-    names = ", ".join(config.train.methods)
     outside_words = f" and {len(config.outside)} outside the federation" if config.outside else ""
-    return (
-        f"{len(config.sites) - len(config.outside)} hospitals{outside_words}, {len(config.train.methods)} methods"
-        f" ({names}), {_describe_rounds(config.train)}, checkpoint {config.evaluate.checkpoint}."
-        f" {_describe_promise(config.privacy)}"
-    )
+    inside = format_count(len(config.sites) - len(config.outside), "hospital", "hospitals")
+    methods = "no model is trained"
+    if config.train.methods:
+        methods = (
+            f"{len(config.train.methods)} methods ({', '.join(config.train.methods)}), "
+            f"{_describe_rounds(config.train)}, checkpoint {config.evaluate.checkpoint}"
+        )
+    return f"{inside}{outside_words}, {methods}. {_describe_promise(config.privacy)}"
 
 
 def _describe_rounds(train: Training) -> str:

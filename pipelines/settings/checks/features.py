@@ -18,7 +18,7 @@ from pipelines.data.clip_file import read_clip, read_weights
 from pipelines.data.encoder_file import make_portable_encoder, open_extractor
 from pipelines.settings.checks.public_pictures import find_unit_problems
 from pipelines.settings.harmonization import default_scale
-from pipelines.settings.run_settings import RunSettings
+from pipelines.settings.run_settings import RunSettings, select_model
 from privacy.settings_error import Problem
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def problems(run: RunSettings) -> Iterator[Problem]:
     """All conflicts between images, task and models on fixed features."""
     for label in run.train.methods:
-        model = run.train.method_model.get(label, run.model)
+        model = select_model(run, label)
         where = ("train", "method_model", label) if label in run.train.method_model else ("model",)
         if isinstance(model, Clip):
             yield from (Problem((*where, field), text) for field, text in _clip_problems(run, model, label))

@@ -59,8 +59,9 @@ def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
             except ValueError as error:
                 complaints = [str(error)]
             yield from (Problem(("translate", space, "prior"), text) for text in complaints)
-    if len(run.sites) < 2:
-        yield Problem((), "there is one hospital, and nobody to share a space with; remove it")
+    if len(run.sites) < 2 and (run.train.methods or plan.translate):
+        where: tuple[str, ...] = ("translate",) if plan.translate and not run.train.methods else ()
+        yield Problem(where, "there is one hospital, and no other to share a space with; remove it")
     how = plan.synthesis
     if isinstance(how, Public) or not how.private or getattr(how, "variant", "") == "paper":
         return

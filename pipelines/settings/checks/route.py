@@ -19,7 +19,7 @@ from personalize.adaptation_baselines import Tent, tent
 from personalize.routing_outside import Routing, route_experts
 from pipelines.settings.image_spaces import find_line_spaces
 from pipelines.settings.route import SHARED, How, Line, Matched, Route
-from pipelines.settings.run_settings import RunSettings
+from pipelines.settings.run_settings import RunSettings, select_model
 from privacy.release.policy import OUTSIDE
 from privacy.settings_error import Problem, problems_of
 
@@ -102,7 +102,7 @@ def _find_method_problem(run: RunSettings, part: str, label: str) -> str:
 def _find_way_problem(run: RunSettings, line: Line, label: str) -> str:
     """Why a line's way cannot use a method's models; empty = it can."""
     method, how = run.train.methods[label], line.how.name
-    if isinstance(run.train.method_model.get(label, run.model), OnFeatures) and how not in ON_FEATURES:
+    if isinstance(select_model(run, label), OnFeatures) and how not in ON_FEATURES:
         return f"{label} is on fixed features, and {how} looks at images; say {' or '.join(ON_FEATURES)}"
     if (how == "ttt") != (method.name == "fedavg_turns"):
         return f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"

@@ -20,7 +20,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
         if not is_name(name) or name in RESERVED:
             reserved = f"or is reserved ({', '.join(RESERVED)})"
             yield Problem(("sites",), f"the name {name!r} is not made of a-z 0-9 _ - ({reserved})")
-        if run.split.test == 0 and not site.test:
+        if run.train.methods and run.split.test == 0 and not site.test:
             text = "split.test is 0; name this site's test patients, or give split.test a share"
             yield Problem(("sites", name, "test"), text)
         if not isinstance(site.source, Elsewhere):

@@ -11,7 +11,7 @@ from federation.pretraining import Pretrained
 from federation.weights import Weights
 from pipelines.data.weights_file import load_start_weights
 from pipelines.settings.checks.public_pictures import find_unit_problems
-from pipelines.settings.run_settings import RunSettings, build_network, is_buildable
+from pipelines.settings.run_settings import RunSettings, build_network, is_buildable, select_model
 from privacy.settings_error import Problem
 
 NETWORKS = ("cam", "cnn", "monai", "resnet18")
@@ -27,7 +27,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
         if isinstance(how, Weights):
             yield from (Problem((*where, "file"), text) for text in _weights_problems(run, label, how))
             continue
-        model = run.train.method_model.get(label, run.model)
+        model = select_model(run, label)
         is_linear = isinstance(model, Features) and not model.hidden
         if model.name not in NETWORKS and not is_linear:
             remedy = f"say method_start: {{{label}: null}}"

@@ -14,7 +14,7 @@ from pipelines.data.requirements import mask_problems
 from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PhantomSource
-from pipelines.settings.run_settings import RunSettings, list_works
+from pipelines.settings.run_settings import RunSettings, list_works, select_model
 from pipelines.settings.sites import LABELS_MISSING, VOLUME_SOURCES, Elsewhere, SiteSettings
 from pipelines.settings.task import Classification
 from privacy.settings_error import Problem
@@ -45,6 +45,9 @@ def _contrast_problems(run: RunSettings) -> Iterator[Problem]:
 def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     """Why a site cannot provide the task's target."""
     task, source = run.task, resolve_source(site.source)
+    if site.unlabelled:
+        text = "methods learn from labels, and this hospital has none; leave train out, or give labels"
+        return [Problem(("unlabelled",), text)] if run.train.methods else []
     if task.target is None and isinstance(source, VOLUME_SOURCES) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
     if isinstance(task, Classification):
@@ -117,7 +120,7 @@ def _window_problems(run: RunSettings) -> Iterator[Problem]:
         yield Problem(where, f"must have {len(sides)} sides within {list(sides)}, found {list(window)}")
         return
     for label in run.train.methods:
-        model = run.train.method_model.get(label, run.model)
+        model = select_model(run, label)
         try:
             with torch.device("meta"):  # nothing is allocated
                 model.build(inputs=(run.images.inputs[0], *window), classes=len(run.task.names))
