@@ -225,7 +225,7 @@ def describe_guessing(row: ScoreRow, site_scores: OwnScores) -> str:
         sees, spares = (site_scores.at(site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
         if sees is not None and spares is not None and {sees.value, spares.value} == {0.0, 1.0}:
             return SAME
-        return f"{AUC.name} {format_number(row.value)}{format_interval(row)}" if row.low <= 0.5 else ""
+        return f"{AUC.name} {format_number(row.value)}{format_interval(row)}" if row.widest[0] <= 0.5 else ""
     floor = site_scores.floors.get((site, row.measure))
     if floor is not None and math.isfinite(floor.value) and row.value <= floor.value:
         return f"{row.measure} {format_number(row.value)}, and {format_number(floor.value)} for the {floor.method}"
@@ -335,11 +335,12 @@ def describe_gain(row: ScoreRow, reference: str) -> str:
         return ""
     if row.method == reference:
         return "It is the reference, with which the others are compared."
-    if not math.isfinite(row.gain) or not math.isfinite(row.gain_low):
+    low, high = row.widest_gain
+    if not math.isfinite(row.gain) or not math.isfinite(low):
         return f"It could not be compared with {reference}."
-    gain = f"{format_signed(row.gain)}, 95 % interval {format_signed(row.gain_low)} to {format_signed(row.gain_high)}"
+    gain = f"{format_signed(row.gain)}, 95 % interval {format_signed(low)} to {format_signed(high)}"
     words = {1: "Better than", -1: "Worse than", 0: "Not distinguishable from"}
-    return f"{words[interval_sign(row.gain_low, row.gain_high)]} {reference} ({gain})."
+    return f"{words[interval_sign(low, high)]} {reference} ({gain})."
 
 
 def interval_sign(low: float, high: float) -> int:
@@ -349,7 +350,8 @@ def interval_sign(low: float, high: float) -> int:
 
 def format_interval(row: ScoreRow) -> str:
     """An interval in words; empty if there is none."""
-    return f" (95 % interval {format_number(row.low)} to {format_number(row.high)})" if math.isfinite(row.low) else ""
+    low, high = row.widest
+    return f" (95 % interval {format_number(low)} to {format_number(high)})" if math.isfinite(low) else ""
 
 
 def _format_percent(row: ScoreRow) -> str:

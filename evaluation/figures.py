@@ -49,7 +49,7 @@ class Curve:
 def draw_score_dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
     """Private scores with their intervals, a panel for each site; not assessable ones are hollow."""
     shown = [row for row in scores if row.measure == measure and row.protocol in (PRIVATE, PRIVATE_MEAN)]
-    values = {(_panel_name(row), row.method): (row.value, row.low, row.high, row.assessable) for row in shown}
+    values = {(_panel_name(row), row.method): (row.value, *row.widest, row.assessable) for row in shown}
     order = _list_methods(scores)
     alt = f"{measure} by hospital and method. " + _values_text(values)
 
@@ -73,7 +73,7 @@ def draw_gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> 
     shown = [
         r for r in scores if r.measure == measure and r.protocol in (PRIVATE, PRIVATE_MEAN) and r.method != reference
     ]
-    values = {(_panel_name(row), row.method): (row.gain, row.gain_low, row.gain_high, row.assessable) for row in shown}
+    values = {(_panel_name(row), row.method): (row.gain, *row.widest_gain, row.assessable) for row in shown}
     order = _list_methods(scores)
     alt = f"Gain in {measure} over {reference} by hospital and method. " + _values_text(values)
 

@@ -63,7 +63,7 @@ def count_decided_gains(rows: Sequence[ScoreRow], measure: str) -> dict[str, tup
     gains: dict[str, list[int]] = {}
     for row in rows:
         if row.protocol == PRIVATE and row.measure == measure and math.isfinite(row.gain):
-            gains.setdefault(row.method, []).append(interval_sign(row.gain_low, row.gain_high))
+            gains.setdefault(row.method, []).append(interval_sign(*row.widest_gain))
     return {m: (signs.count(1), signs.count(-1), len(signs)) for m, signs in gains.items()}
 
 

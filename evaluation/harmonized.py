@@ -95,7 +95,7 @@ def _describe_outside_gains(outside: Sequence[ScoreRow], untreated: str) -> Iter
     measure = outside[0].measure if outside else ""
     protocol = OUTSIDE_MEAN if any(row.protocol == OUTSIDE_MEAN for row in outside) else OUTSIDE
     gains = [
-        f"{row.method} {_format_gain(row.gain, row.gain_low, row.gain_high)}"
+        f"{row.method} {_format_gain(row.gain, *row.widest_gain)}"
         for row in outside
         if row.protocol == protocol and row.measure == measure and row.method != untreated and math.isfinite(row.gain)
     ]

@@ -190,7 +190,7 @@ def _score_notices(rows: Sequence[ScoreRow], reference: str, words: Words, class
             f"{m} ({why})" for m, row in method_rows.items() if (why := describe_guessing(row, site_scores))
         ]:
             yield Notice("No better than guessing", f"At {site}: {', '.join(collapsed)}.", "scores")
-        worse = [f"{m}{_format_gain(r)}" for m, r in method_rows.items() if interval_sign(r.gain_low, r.gain_high) < 0]
+        worse = [f"{m}{_format_gain(r)}" for m, r in method_rows.items() if interval_sign(*r.widest_gain) < 0]
         if worse and reference:
             text = (
                 f"Federated models are worse than {reference} at {site}: {', '.join(worse)}. Its patients or "

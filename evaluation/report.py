@@ -54,6 +54,7 @@ def render_coordinator_page(page: RunPage) -> str:
         decided=count_decided_gains(page.scores, primary_measure(page.scores)),
         tables=_unique_in_order(row.method for row in page.scores),
         weak=weak_rows(_whole_rows(page.scores, page.classes)),
+        trainings=max((row.trainings for row in page.scores), default=1),
         over_sites=[p for p in (PRIVATE_MEAN, OVERALL, PUBLIC) if any(row.protocol == p for row in page.scores)],
         totals=compute_totals(page.left, page.statements),
         noise=max((row.noise for row in page.scores), default=0.0),

@@ -33,6 +33,9 @@ class ScoreRow:
     method, on the same patients, positive = better; NaN without one. Supports as in `histograms.Support`.
     noise: standard deviation of the noise in each bin, in patients, over all sites that entered; 0 = counted. defined:
     for masks, the patients for whom the measure has a value.
+    trainings: how many trainings of the method, with other seeds on the same patients, value, gain and the intervals
+    over patients are means of. trained_low, trained_high, gain_trained_low, gain_trained_high: Student's 95 % intervals
+    over these trainings; NaN with one.
     """
 
     method: str
@@ -56,6 +59,26 @@ class ScoreRow:
     gain_high: float = math.nan
     noise: float = 0.0
     defined: int | None = None
+    trainings: int = 1
+    trained_low: float = math.nan
+    trained_high: float = math.nan
+    gain_trained_low: float = math.nan
+    gain_trained_high: float = math.nan
+
+    @property
+    def widest(self) -> tuple[float, float]:
+        """The wider of both intervals of the value: what may be said of it rests on this one."""
+        return select_wider((self.low, self.high), (self.trained_low, self.trained_high))
+
+    @property
+    def widest_gain(self) -> tuple[float, float]:
+        """The wider of both intervals of the gain."""
+        return select_wider((self.gain_low, self.gain_high), (self.gain_trained_low, self.gain_trained_high))
+
+
+def select_wider(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    """The wider of two intervals; the first where the second is not known."""
+    return second if second[1] - second[0] > first[1] - first[0] else first
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from evaluation.classes import TWO, Classes, class_measures, list_class_names
 from evaluation.histograms import Counts
+from evaluation.intervals import t_interval
 from evaluation.metrics import BRIER, CALIBRATION, KAPPA, MEASURES, SENSITIVITY, SPECIFICITY, Measure
 from evaluation.protocols import (
     STANDARD,
@@ -26,6 +30,7 @@ from evaluation.protocols import (
     score_overall,
     score_private,
     score_public,
+    summarise_copies,
 )
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
 
@@ -36,6 +41,7 @@ def score_rows(
     reference: str | None = None,
     measures: Sequence[Measure] = MEASURES,
     limits: Limits = STANDARD,
+    repeats: Mapping[str, Sequence[Table]] = MappingProxyType({}),
 ) -> tuple[ScoreRow, ...]:
     """All methods' scores by all protocols that their tables allow.
 
@@ -47,29 +53,67 @@ def score_rows(
         reference: the method over which gains are computed, or None.
         measures: which metrics.
         limits: what makes a score assessable, and the intervals' level.
+        repeats: method -> evidence of its further trainings, on the same patients, in their order. Scores are then
+            means over trainings, and have an interval over them too.
 
     Raises:
         ValueError: the reference is no method, or was scored on other patients.
     """
     if reference is not None and reference not in tables:
         raise ValueError(f"the reference method {reference!r} was not scored; there are {sorted(tables)}")
-    samples = {method: pool_samples(table) for method, table in tables.items()}
+    trained = {method: (table, *repeats.get(method, ())) for method, table in tables.items()}
+    samples = {method: [pool_samples(table) for table in each] for method, each in trained.items()}
     rows: list[ScoreRow] = []
     for measure in measures:
-        scores_by_method = {
-            m: list(compute_scores(table, measure, limits=limits, samples=samples[m])) for m, table in tables.items()
-        }
-        theirs = (
-            {(protocol, score.sites): score for protocol, score in scores_by_method[reference]}
-            if reference is not None
-            else {}
-        )
+        scores = {m: _score_trainings(each, samples[m], measure, limits) for m, each in trained.items()}
+        theirs = scores[reference] if reference is not None else {}
         rows += (
-            _make_row(method, protocol, measure, ours, theirs.get((protocol, ours.sites)), limits)
-            for method, each in scores_by_method.items()
-            for protocol, ours in each
+            _make_row(method, place[0], measure, ours, theirs.get(place), limits)
+            for method, by_place in scores.items()
+            for place, ours in by_place.items()
         )
     return tuple(rows)
+
+
+Place: TypeAlias = tuple[str, tuple[str, ...]]
+"""A protocol and the test sites that entered."""
+
+
+def _score_trainings(
+    trainings: Sequence[Table], samples: Sequence[Samples], measure: Measure, limits: Limits
+) -> dict[Place, tuple[Score, ...]]:
+    """The scores of a method's trainings by place; places that one of them lacks are those of the first alone."""
+    by_training = [
+        {
+            (protocol, score.sites): score
+            for protocol, score in compute_scores(table, measure, limits=limits, samples=made)
+        }
+        for table, made in zip(trainings, samples, strict=True)
+    ]
+    whole = set.intersection(*(set(each) for each in by_training))
+    return {
+        place: tuple(each[place] for each in by_training) if place in whole else (score,)
+        for place, score in by_training[0].items()
+    }
+
+
+def _average_scores(scores: Sequence[Score], limits: Limits) -> Score:
+    """The mean score of trainings on the same patients: its copies are the means of theirs."""
+    first = scores[0]
+    if len(scores) == 1:
+        return first
+    copies = np.mean([score.copies for score in scores], axis=0)
+    assessable = all(score.assessable for score in scores)
+    mean = summarise_copies(copies, first.support, sites=first.sites, assessable=assessable, limits=limits)
+    return replace(mean, mixes_sites=first.mixes_sites)
+
+
+def _interval_over_trainings(values: Sequence[float]) -> tuple[float, float]:
+    """Student's 95 % interval of the mean; NaN with one training, or where the measure has no value."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.nan, math.nan
+    estimate = t_interval(values)
+    return estimate.low, estimate.high
 
 
 def label_measures(tables: Mapping[str, Table], classes: Classes = TWO) -> tuple[Measure, ...]:
@@ -147,6 +191,7 @@ def gain_rows(
     reference: str,
     measures: Sequence[Measure] = MEASURES,
     limits: Limits = STANDARD,
+    repeats: Mapping[str, Sequence[Table]] = MappingProxyType({}),
 ) -> tuple[GainRow, ...]:
     """Mean individual gain ± std of every other method over the reference, over the sites at which both were tested.
 
@@ -157,11 +202,37 @@ def gain_rows(
     for measure in measures:
         for method in [m for m in tables if m != reference]:
             ours, theirs = select_common_sites([own_model_table(tables[method]), own_model_table(tables[reference])])
-            spread = mean_individual_gain(compute_gains(ours, theirs, measure, limits=limits))
+            spread = mean_individual_gain(
+                _average_gains(
+                    [ours, *map(own_model_table, repeats.get(method, ()))],
+                    [theirs, *map(own_model_table, repeats.get(reference, ()))],
+                    measure,
+                    limits,
+                )
+            )
             noises = (counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
             noise = max(noises, default=0.0)
             result.append(GainRow(method, measure.name, spread.mean, spread.std, spread.n, spread.improved, noise))
     return tuple(result)
+
+
+def _average_gains(
+    ours: Sequence[Table], theirs: Sequence[Table], measure: Measure, limits: Limits
+) -> dict[str, Score]:
+    """Each site's gain, the mean over trainings, of which the reference's may be one. The first tables say which sites.
+
+    Raises:
+        ValueError: as `compute_gains`.
+    """
+    paired = theirs if len(theirs) == len(ours) else [theirs[0]] * len(ours)
+    sites = {test for _, test in ours[0]}
+    gains = []
+    for our, their in zip(ours, paired, strict=True):
+        ours_there, theirs_there = (
+            {pair: counts for pair, counts in table.items() if {*pair} <= sites} for table in (our, their)
+        )
+        gains.append(compute_gains(ours_there, theirs_there, measure, limits=limits))
+    return {site: _average_scores([each[site] for each in gains], limits) for site in gains[0]}
 
 
 def select_common_sites(tables: Sequence[Table]) -> list[Table]:
@@ -173,11 +244,22 @@ def select_common_sites(tables: Sequence[Table]) -> list[Table]:
 
 
 def _make_row(
-    method: str, protocol: str, measure: Measure, ours: Score, theirs: Score | None, limits: Limits
+    method: str,
+    protocol: str,
+    measure: Measure,
+    trainings: Sequence[Score],
+    theirs: Sequence[Score] | None,
+    limits: Limits,
 ) -> ScoreRow:
-    """The row of a score, with the gain over `theirs`, the score of the reference, if there is one."""
-    over = compute_gain(ours, theirs, measure, limits=limits).estimate if theirs is not None else None
+    """The row of the scores of a method's trainings, with the gain over `theirs`, those of the reference, if there is
+    one.
+    """
+    ours = _average_scores(trainings, limits)
+    gains = () if theirs is None else _pair_gains(trainings, theirs, measure, limits)
+    over = _average_scores(gains, limits).estimate if gains else None
     support, estimate = ours.support, ours.estimate
+    trained_low, trained_high = _interval_over_trainings([score.estimate.value for score in trainings])
+    gain_trained_low, gain_trained_high = _interval_over_trainings([gain.estimate.value for gain in gains])
     return ScoreRow(
         method=method,
         protocol=protocol,
@@ -200,4 +282,15 @@ def _make_row(
         gain_high=over.high if over else math.nan,
         noise=support.noise,
         defined=support.defined,
+        trainings=len(trainings),
+        trained_low=trained_low,
+        trained_high=trained_high,
+        gain_trained_low=gain_trained_low,
+        gain_trained_high=gain_trained_high,
     )
+
+
+def _pair_gains(ours: Sequence[Score], theirs: Sequence[Score], measure: Measure, limits: Limits) -> tuple[Score, ...]:
+    """The gain of each training over the reference's training of its number, or over the mean of the reference's."""
+    paired = theirs if len(theirs) == len(ours) else [_average_scores(theirs, limits)] * len(ours)
+    return tuple(compute_gain(our, their, measure, limits=limits) for our, their in zip(ours, paired, strict=True))

@@ -189,7 +189,9 @@ def _build_table(rows: list[dict[str, Any]], measure: str, shown: Collection[str
     )
     cells = {(row["method"], _column_name(row)): _format_cell(row) for row in chosen}
     sites = {_column_name(row) for row in chosen if row["protocol"] in AT_ONE}
-    title = f"{measure} (95 % interval over patients)"
+    trainings = max(row["trainings"] for row in chosen)
+    over = "patients" if trainings == 1 else f"patients or {trainings} trainings, whichever is wider"
+    title = f"{measure} (95 % interval over {over})"
     if len(sites) <= READABLE:
         return _fill_table(
             "method", title, places, {m: [cells.get((m, place), "") for place in places] for m in methods}
@@ -221,5 +223,6 @@ def _format_cell(row: Mapping[str, Any]) -> str:
     if row["value"] is None:
         return "–"
     mark = "" if row["assessable"] else "*"
-    between = "" if row["low"] is None else f" [dim]{row['low']:.2f}-{row['high']:.2f}[/dim]"
+    low, high = _parse_row(row).widest
+    between = f" [dim]{low:.2f}-{high:.2f}[/dim]" if math.isfinite(low) else ""
     return f"{row['value']:.3f}{mark}{between}"

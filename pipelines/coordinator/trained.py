@@ -11,7 +11,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-OPTIONAL = ("start", "last", "same_as")
+from pipelines.settings.learning import name_training
+
+OPTIONAL = ("start", "last", "same_as", "training")
 
 
 class Matrix(TypedDict):
@@ -28,7 +30,8 @@ class TrainedMethod:
     loss; totals: round -> loss over all sites. missing: [round, site, code]. parameters: how many. received: bytes that
     the site got that got most. between: matrices between sites. start: what hospitals hear of the start; None: random
     numbers. last: the last round, of a training that sites may leave and join. same_as: the method whose
-    training this is, because every hospital refused the translation that would tell them apart.
+    training this is, because every hospital refused the translation that would tell them apart. training: its number,
+    where a method is trained several times; None: the first.
     """
 
     label: str
@@ -46,6 +49,7 @@ class TrainedMethod:
     start: dict[str, Any] | None = None
     last: int | None = None
     same_as: str | None = None
+    training: int | None = None
 
 
 _FILE = TypeAdapter(TrainedMethod)
@@ -55,9 +59,9 @@ def write_trained(folder: Path, method: TrainedMethod) -> None:
     """Write a method as `<label>.json` into the artifact of the stage `train`."""
     facts = {field.name: getattr(method, field.name) for field in fields(method)}
     written_facts = {name: value for name, value in facts.items() if name not in OPTIONAL or value is not None}
-    (folder / f"{method.label}.json").write_text(json.dumps(written_facts, indent=1))
+    (folder / f"{name_training(method.label, method.training)}.json").write_text(json.dumps(written_facts, indent=1))
 
 
-def read_trained(artifact: Path, label: str) -> TrainedMethod:
-    """A method of the artifact. Raises: ValueError: its file is damaged."""
-    return _FILE.validate_json((artifact / f"{label}.json").read_bytes())
+def read_trained(artifact: Path, label: str, training: int | None = None) -> TrainedMethod:
+    """A method of the artifact. training: its number; None: the first. Raises: ValueError: its file is damaged."""
+    return _FILE.validate_json((artifact / f"{name_training(label, training)}.json").read_bytes())

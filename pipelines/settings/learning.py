@@ -85,12 +85,16 @@ class Split:
         return None if self.folds is None or self.fold is None else Fold(self.fold, self.folds)
 
 
+MOST_TRAININGS = 50
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """methods: label -> method. work: the local work of all; method_work: label -> fields that differ for one
     method. method_model: label -> a method's network, if not the run's `model`. method_images: label -> the space of
     `harmonize.translate`, or of `augment`, in which a method trains, if not on images as they were read. start: how
-    networks begin, null = with random numbers; method_start: label -> a method's start, if another.
+    networks begin, null = with random numbers; method_start: label -> a method's start, if another. repeats: how often
+    each method is trained, with other seeds on the same patients: the page's intervals are then over trainings too.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -103,9 +107,15 @@ class Training:
     method_images: Mapping[str, str] = field(default_factory=dict)
     start: AnyStart | None = None
     method_start: Mapping[str, AnyStart | None] = field(default_factory=dict)
+    repeats: int = 1
 
     def __post_init__(self) -> None:
-        problems = label_problems(self.methods, "methods")
+        problems = label_problems(self.methods, "methods") + out_of_range(self, repeats=(1, MOST_TRAININGS))
+        further = {name_training(label, k) for label in self.methods for k in list_trainings(self.repeats)[1:]}
+        problems += [
+            Problem(("methods",), f"the label {label!r} is kept for a further training (repeats); give it another name")
+            for label in sorted(further & set(self.methods))
+        ]
         problems += [
             Problem((group, label), f"no such method; methods are {', '.join(self.methods)}")
             for group in ("method_work", "method_model", "method_images", "method_start")
@@ -122,6 +132,16 @@ class Training:
     def start_of(self, label: str) -> Pretrained | Weights | None:
         """How a method's network begins; None: with random numbers."""
         return self.method_start.get(label, self.start)
+
+
+def list_trainings(repeats: int) -> tuple[int | None, ...]:
+    """The numbers of a method's trainings: None for the first, then 2, 3, ..."""
+    return (None, *range(2, min(repeats, MOST_TRAININGS) + 1))
+
+
+def name_training(label: str, training: int | None) -> str:
+    """The name of a method's training: the label of the first, with its number for each further one."""
+    return label if training is None else f"{label}--{training}"
 
 
 NO_TRAINING = Training(methods={}, schedule=Schedule(rounds=1))

@@ -18,6 +18,7 @@ from pipelines.coordinator.asking import ask
 from pipelines.coordinator.channels import average_moments
 from pipelines.coordinator.conversations import build_opening, pooled_engine
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method, window_of
+from pipelines.coordinator.stages.train import seed_training
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
@@ -26,6 +27,7 @@ from pipelines.requests.export import EXPORT, Export
 from pipelines.requests.writing import to_facts, to_message
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
+from pipelines.settings.learning import list_trainings, name_training
 from pipelines.settings.route import Matched
 from pipelines.settings.variants import Variant
 from privacy.message import Json, Message, Params, to_bytes
@@ -44,13 +46,15 @@ def settings(world: World) -> Json:
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Collect counts for each (method or variant, model site, test site); write them with an index."""
-    order = [*world.config.train.methods, *world.config.evaluate.variants]
+    methods, further = world.config.train.methods, list_trainings(world.config.train.repeats)[1:]
+    order = [*methods, *world.config.evaluate.variants]
+    order += [name_training(method, training) for method in methods for training in further]
     index: list[dict[str, str]] = []
     refused: list[Json] = []
     done = 0
     floor = _floor_of(world)
     with show_progress("evaluate") as step:
-        for method in world.config.train.methods:
+        for method in methods:
             trained = read_trained(inputs["train"], method)
             cohorts = read_cohorts_of_method(world.config, inputs, method)
             models = cache(partial(_export_models, world, trained, cohorts))  # exported once per checkpoint
@@ -67,6 +71,10 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
                     (out / name).write_bytes(to_bytes(to_message(reply)))
                     entry = {"label": line[0], "model_site": model_site, "test_site": test_site, "file": name}
                     index.append(entry)
+            for training in further:
+                step(done, len(order), name_training(method, training))
+                done += 1
+                index += _score_training(world, inputs, method, training, out)
     if not index:
         raise SitesMissing(
             "evaluate", dict.fromkeys(world.engine.sites, BUDGET), where=world.log_paths(*world.engine.sites)
@@ -75,6 +83,21 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     (out / "index.json").write_text(json.dumps(index, indent=1))
     (out / "refused.json").write_text(json.dumps(refused, indent=1))
     return {"scored": len(index), "refused": len(refused)}
+
+
+def _score_training(
+    world: World, inputs: Mapping[str, Path], method: str, training: int | None, out: Path
+) -> Iterator[dict[str, str]]:
+    """Score a further training of a method, without variants; write the replies, and return their entries."""
+    seeded, name = seed_training(world, training), name_training(method, training)
+    trained = read_trained(inputs["train"], method, training)
+    cohorts = read_cohorts_of_method(world.config, inputs, method)
+    models = cache(partial(_export_models, seeded, trained, cohorts))
+    for model_site, test_site, reply in _score_line(seeded, trained, cohorts, (method, None), models, False):
+        if reply is not None:
+            file = f"{name}.{model_site}.{test_site}.safetensors"
+            (out / file).write_bytes(to_bytes(to_message(reply)))
+            yield {"label": name, "model_site": model_site, "test_site": test_site, "file": file}
 
 
 def _floor_of(world: World) -> str | None:
@@ -160,7 +183,7 @@ def _ask_scores(
     for test_site, model_site in scored.items():
         cohort = cohorts[test_site].cohort
         question = Evaluate(
-            label=trained.label,
+            label=name_training(trained.label, trained.training),
             train_run=trained.train_run,
             checkpoint=_checkpoint_of_line(world, line),
             best=trained.best,

@@ -23,6 +23,7 @@ from evaluation.leaving import Left
 from evaluation.many import select_figure_sites
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, Overlaps, list_measures
+from evaluation.protocols import Table
 from evaluation.records import Command, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState
 from evaluation.report import render_coordinator_page
 from evaluation.rows import scores_csv, to_json
@@ -64,13 +65,13 @@ from pipelines.requests.report import Entry, Reported
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
 from pipelines.settings.config import Config
-from pipelines.settings.learning import Training
+from pipelines.settings.learning import Training, list_trainings, name_training
 from pipelines.settings.privacy import AnyPrivacy, PatientLevel
 from privacy.message import Json, as_list, as_mapping
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import render_markdown
 
-VERSION = 25
+VERSION = 26
 NO_AUDITS: Mapping[str, Any] = MappingProxyType({"mechanism": None, "membership": (), "inversion": ()})
 """Of a run that trains nothing."""
 
@@ -94,7 +95,9 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     structures = config.task.names[1:] if config.task.target else ()
     classes = Classes(config.task.names, config.task.ordered)
     scored = list_measures(structures) if structures else label_measures(tables, classes)
-    rows = score_rows(add_floor(tables, evaluated.floor), reference=reference, measures=scored)
+    rows = score_rows(
+        add_floor(tables, evaluated.floor), reference=reference, measures=scored, repeats=evaluated.repeats
+    )
     replies = ask_sites(world, inputs, trained, VERSION, select_figure_sites(rows))
     external, everybody = ask_outside(world, inputs, VERSION), dict(sorted(replies.items()))
     everybody |= external
@@ -104,8 +107,6 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     untouched = untouched if untouched in routed else None
     outside = outside_rows(routed, scored, untouched)
     shares = gap_rows(tables, list_oracle_comparisons(config), DICE if structures else AUC)
-    (out / "scores.json").write_text(to_json((*rows, *outside)))
-    (out / "scores.csv").write_text(scores_csv((*rows, *outside)))
     usable, words = list_models(world, trained, replies), words_of_kind(config.images.kind)
     use = read_decisions({site: reply.decision for site, reply in replies.items()}, usable, rows)
     statements = tuple(from_json(reply.statement) for reply in everybody.values())
@@ -118,7 +119,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         reference=reference or "",
         sites=tuple(_build_site_counts(site, counts, replies[site]) for site, counts in sorted(cohorts.items())),
         scores=rows,
-        gains=gain_rows(tables, reference=reference, measures=scored) if reference else (),
+        gains=gain_rows(tables, reference=reference, measures=scored, repeats=evaluated.repeats) if reference else (),
         methods=tuple(compute_method_costs(world, trained, replies)),
         left=tuple(_build_left(site, entry) for site, reply in everybody.items() for entry in reply.left),
         missing=tuple(_count_missing(trained, evaluated.refused)),
@@ -147,17 +148,26 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         others=tuple(OtherCode(*origin[:3]) for origin in list_origins(config)),
     )
     _write_statements(everybody, statements, out)
-    text = render_coordinator_page(page)
-    (out / PAGE).write_text(text)
-    (out / "report.json").write_text(to_json(replace(page, pictures=())))
-    (out / ANSWERS).write_text(to_json(run_answers(page)))
+    _write_page(page, out)
     return {"report": PAGE, "scores": len(rows)}
 
 
+def _write_page(page: RunPage, out: Path) -> None:
+    """Write the page, and what it holds for other programs."""
+    (out / PAGE).write_text(render_coordinator_page(page))
+    (out / "scores.json").write_text(to_json((*page.scores, *page.outside)))
+    (out / "scores.csv").write_text(scores_csv((*page.scores, *page.outside)))
+    (out / "report.json").write_text(to_json(replace(page, pictures=())))
+    (out / ANSWERS).write_text(to_json(run_answers(page)))
+
+
 class _Evaluated(NamedTuple):
-    """What the evaluate stage wrote; nothing where a run trains nothing. floor: the mean mask's overlaps by site."""
+    """What the evaluate stage wrote; nothing where a run trains nothing. repeats: further trainings' tables, by
+    method. floor: the mean mask's overlaps by site.
+    """
 
     tables: Tables = MappingProxyType({})
+    repeats: Mapping[str, Sequence[Table]] = MappingProxyType({})
     floor: Mapping[str, Overlaps] = MappingProxyType({})
     refused: Sequence[Mapping[str, str]] = ()
 
@@ -166,8 +176,17 @@ def _read_evaluated(config: Config, folder: Path | None) -> _Evaluated:
     """The tables of scores, from the evaluate stage's folder."""
     if folder is None:
         return _Evaluated()
-    tables = read_tables(folder, copies=config.evaluate.copies, seed=config.seed)
-    return _Evaluated(tables, read_floor(folder), json.loads((folder / "refused.json").read_text()))
+    every_table = read_tables(folder, copies=config.evaluate.copies, seed=config.seed)
+    names = {label: [name_training(label, k) for k in list_trainings(config.train.repeats)] for label in every_table}
+    repeats = {label: [every_table[name] for name in each[1:] if name in every_table] for label, each in names.items()}
+    further = {name for each in names.values() for name in each[1:]}
+    tables = {label: table for label, table in every_table.items() if label not in further}
+    return _Evaluated(
+        tables,
+        {label: each for label, each in repeats.items() if each},
+        read_floor(folder),
+        json.loads((folder / "refused.json").read_text()),
+    )
 
 
 def _write_statements(everybody: Mapping[str, Reported], statements: Sequence[Statement], out: Path) -> None:

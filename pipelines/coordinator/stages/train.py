@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count as count_up
+from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
@@ -14,6 +15,7 @@ from federation.membership import is_separable, regroup_sites
 from federation.outcome import Outcome, load_outcome
 from federation.parameters import count_values, section
 from federation.pretraining import start_task_with
+from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import conduct_training, method_schedule
 from pipelines.coordinator.artifacts import CENTRAL
@@ -31,6 +33,7 @@ from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import DiskFolder, digest_json, short_digest
 from pipelines.settings.image_spaces import image_space, start_name
+from pipelines.settings.learning import list_trainings, name_training
 from privacy.message import Json, Malformed, Message, Params, as_list, from_bytes
 
 VERSION = 14
@@ -59,33 +62,43 @@ def settings(world: World) -> Json:
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Train all methods; write one JSON file per method.
+    """Train all methods, each as often as the settings say; write one JSON file per training.
 
     A method whose translation every hospital refused learns from the images of an earlier one: it is not trained again.
     """
     train, trained = world.config.train, dict[str, TrainedMethod]()
     rounds = {label: method_schedule(algorithm, train.schedule).rounds for label, algorithm in train.methods.items()}
-    before = 0
+    total, before = train.repeats * sum(rounds.values()), 0
     if world.config.privacy != "none":
         check_nothing_lost(world, find_lost_trainings(world, inputs))
     with show_progress("train") as step:
-        for label, rounds_of_method in rounds.items():
+        for training, (label, rounds_of_method) in product(list_trainings(train.repeats), rounds.items()):
+            name = name_training(label, training)
 
             def report_progress(
-                done: int, label: str = label, rounds_of_method: int = rounds_of_method, before: int = before
+                done: int, name: str = name, rounds_of_method: int = rounds_of_method, before: int = before
             ) -> None:
-                step(before + done, sum(rounds.values()), f"{label}, round {done} of {rounds_of_method}")
+                step(before + done, total, f"{name}, round {done} of {rounds_of_method}")
 
-            twin = find_trained_twin(world, inputs, label, tuple(trained))
+            seeded = seed_training(world, training)
+            twin = find_trained_twin(seeded, inputs, label, [*rounds][: [*rounds].index(label)])
             if twin:
                 space = image_space(world.config, label)
                 trained[label] = replace(trained[twin], label=label, space=space, same_as=twin)
             else:
                 begin, cohorts = read_start(world, inputs, label), read_cohorts_of_method(world.config, inputs, label)
-                trained[label] = train_method(world, label, cohorts, report_progress, begin)
+                trained[label] = train_method(seeded, label, cohorts, report_progress, begin)
+                trained[label] = replace(trained[label], training=training)
             write_trained(out, trained[label])
             before += rounds_of_method
     return {"methods": list(rounds)}
+
+
+def seed_training(world: World, training: int | None) -> World:
+    """The world with the seed of a method's training of this number. Its patients, splits and spaces are the same."""
+    if training is None:
+        return world
+    return replace(world, config=replace(world.config, seed=derive_seed(world.config.seed, "training", training)))
 
 
 def find_trained_twin(world: World, inputs: Mapping[str, Path], label: str, earlier: Sequence[str]) -> str:

@@ -50,6 +50,9 @@ def problems(run: RunSettings) -> list[Problem]:
     if reference not in (None, *run.train.methods, *run.evaluate.variants):
         text = f"{reference!r} is no method and no variant; name one, or null"
         found_problems.append(Problem(("evaluate", "reference"), text))
+    if run.train.repeats > 1 and run.privacy != "none":
+        text = f"{run.train.repeats} trainings cost their patients {run.train.repeats} times the privacy; say 1"
+        found_problems.append(Problem(("train", "repeats"), text))
     if run.train.methods and run.split.validation == 0 and checkpoint != "latest":
         text = f"{checkpoint} is chosen by validation loss, and split.validation is 0; give validation patients, or say"
         found_problems.append(Problem(("evaluate", "checkpoint"), f"{text} latest"))
