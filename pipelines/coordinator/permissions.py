@@ -14,6 +14,7 @@ from pipelines.requests.survey import Surveyed
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Public
 from pipelines.settings.image_spaces import list_features, list_routed_spaces
+from pipelines.settings.recipients import list_needed_recipients
 from pipelines.settings.sites import Elsewhere
 from privacy.release.form import value_or_none
 from privacy.release.policy import REQUESTS, Policy
@@ -22,13 +23,14 @@ from privacy.settings_error import Problem
 
 class Permissions(NamedTuple):
     """What a hospital's policy permits. algorithms: None = all. private: it releases nothing without a finite ε.
-    plugins: installed packages, name -> digest.
+    plugins: installed packages, name -> digest. recipients: None = it did not say.
     """
 
     requests: Collection[str]
     algorithms: Collection[str] | None
     private: bool = False
     plugins: Mapping[str, str] = MappingProxyType({})
+    recipients: Collection[str] | None = None
 
 
 def permissions_in(config: Config) -> dict[str, Permissions]:
@@ -39,6 +41,7 @@ def permissions_in(config: Config) -> dict[str, Permissions]:
             site_settings.policy.algorithms,
             site_settings.policy.promises,
             site_settings.policy.plugins,
+            site_settings.policy.recipients,
         )
         for site, site_settings in config.sites.items()
         if not isinstance(site_settings.source, Elsewhere)
@@ -52,7 +55,13 @@ def _list_answered_requests(policy: Policy) -> tuple[str, ...]:
 
 def permissions_from(reply: Surveyed) -> Permissions:
     """One hospital's permissions, from its reply to `survey`."""
-    return Permissions(reply.requests, reply.algorithms, reply.private, value_or_none(reply.plugins) or {})
+    return Permissions(
+        reply.requests,
+        reply.algorithms,
+        reply.private,
+        value_or_none(reply.plugins) or {},
+        value_or_none(reply.recipients),
+    )
 
 
 class Need(NamedTuple):
@@ -128,6 +137,7 @@ def find_refused_requests(config: Config, by_site: Mapping[str, Permissions]) ->
                 f"{site}: its policy requires privacy (a budget, or require: privacy), and what this run asks has no "
                 "epsilon; say privacy: {epsilon: ...}, without route:"
             )
+        sentences += _find_missing_recipients(config, site, permitted)
         known = permitted.algorithms
         if known is not None and (
             refused_methods := [m.name for m in config.train.methods.values() if m.name not in known]
@@ -136,6 +146,17 @@ def find_refused_requests(config: Config, by_site: Mapping[str, Permissions]) ->
                 f"{site}: its policy does not train by {', '.join(dict.fromkeys(refused_methods))} (stage train)"
             )
     return sentences
+
+
+def _find_missing_recipients(config: Config, site: str, permitted: Permissions) -> list[str]:
+    """One sentence for each recipient that this run needs, and that the policy of a hospital inside does not name."""
+    if permitted.recipients is None or site in config.outside:
+        return []
+    return [
+        f"{site}: {why}, and its policy names no such recipient; say recipients: [coordinator, {recipient}] there"
+        for recipient, why in list_needed_recipients(config, site)
+        if recipient not in permitted.recipients
+    ]
 
 
 def check_permitted(config: Config, by_site: Mapping[str, Permissions]) -> None:

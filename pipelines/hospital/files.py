@@ -88,6 +88,7 @@ def survey_files(hospital: Hospital, context: Context[Survey]) -> Done[Surveyed]
         algorithms=None if policy.algorithms is None else [*policy.algorithms],
         private=policy.promises,
         plugins=dict(policy.plugins) if policy.plugins else ABSENT,
+        recipients=[*policy.recipients],
     )
     return Done(reply, describe_event(hospital.counts))
 

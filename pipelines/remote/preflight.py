@@ -31,7 +31,7 @@ from privacy.release import ledger as ledgers
 from privacy.release.chain import Damaged
 from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
-from privacy.release.policy import Policy
+from privacy.release.policy import COORDINATOR, OUTSIDE, SITES, TRACKING, Policy
 
 NEEDED_GB, SOON = 5.0, timedelta(days=30)
 CONNECT_S = 10.0
@@ -68,7 +68,12 @@ def list_releases(policy: Policy) -> Iterator[tuple[str, str]]:
 def list_promises(policy: Policy) -> list[str]:
     """The other rules of the policy, in sentences."""
     budget, caps = policy.budget, policy.caps
-    recipient_words = {"coordinator": "the coordinator", "sites": "every hospital", "outside": "external sites"}
+    recipient_words = {
+        COORDINATOR: "the coordinator",
+        SITES: "every hospital",
+        OUTSIDE: "external sites",
+        TRACKING: "tracking servers",
+    }
     return [
         f"answers go to: {', '.join(recipient_words[recipient] for recipient in policy.recipients)}",
         f"methods: {'any' if policy.algorithms is None else ', '.join(policy.algorithms)}",

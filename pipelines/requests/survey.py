@@ -30,6 +30,7 @@ class Surveyed:
     algorithms: Annotated[list[Line] | None, Of.NAME]
     private: Annotated[bool, Of.NAME]
     plugins: Annotated[dict[Line, Line], Of.NAME] | Absent = ABSENT
+    recipients: Annotated[list[Line], Of.NAME] | Absent = ABSENT
 
 
 SURVEY: Request[Survey, Surveyed] = Request(

@@ -145,7 +145,8 @@ class Config:
         """Whether the run promises privacy, so that no patient's split may depend on other patients."""
         syntheses = [plan.synthesis for plan in (self.harmonize, self.augment) if plan is not None]
         noised = self.route is not None and self.route.releases_noised
-        return self.privacy != "none" or noised or any(how.private for how in syntheses)
+        scored = self.harmonize is not None and self.harmonize.score.release == "dp"
+        return self.privacy != "none" or noised or scored or any(how.private for how in syntheses)
 
     def model_of(self, label: str) -> AnyModel:
         """The model settings of one method; classes of a Clip model are in the order of the task's classes."""

@@ -122,3 +122,20 @@ def test_the_other_settings_of_training_stay_optional():
     assert isinstance(config, Config)
     assert config.model is None
     assert not config.train.methods
+
+
+@pytest.mark.parametrize(
+    ("harmonize", "noised"),
+    [
+        ({"score": {"release": "dp"}, "synthesis": {"name": "public"}}, True),
+        ({"score": {"release": "exact"}, "synthesis": {"name": "public"}}, False),
+        ({"score": {"release": "exact"}, "synthesis": {"name": "fitted_prior"}}, True),
+        ({"score": {"release": "public"}, "synthesis": {"name": "dp_wgan_gp", "epsilon": 10}}, True),
+    ],
+)
+def test_where_something_leaves_with_noise_no_patients_split_depends_on_others(harmonize, noised):
+    """Otherwise a hospital would refuse the release with `dependent_patients`, after others have paid."""
+    said = alone()
+    said["harmonize"] = {**harmonize, "translate": {"z": {"name": "z_score"}}}
+    config = check_config(parse_document(yaml.safe_dump(said), environment={}), files=False)
+    assert config.independent == noised

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from federation.algorithm import recipient_of
 from federation.descent import Work
 from federation.models.monai import Unmade
 from federation.models.own import Own
@@ -16,8 +15,9 @@ from federation.verdict import find_reply_problem
 from personalize import AnyAlgorithm
 from personalize.prompts import no_prompt
 from pipelines.settings.foreign import describe_foreign_failure
+from pipelines.settings.recipients import list_needed_recipients
 from pipelines.settings.run_settings import RunSettings, build_network, is_buildable, list_works, try_network
-from privacy.release.policy import SITES
+from privacy.release.policy import OUTSIDE
 from privacy.settings_error import Path, Problem
 
 METHOD_INPUTS: tuple[Path, ...] = (
@@ -143,19 +143,11 @@ def _have_same_replies(method: AnyAlgorithm, other_method: AnyAlgorithm, task: T
 
 
 def _recipient_problems(run: RunSettings) -> Iterator[Problem]:
-    """Methods that forward one site's replies to all others, where a site's policy does not allow it."""
+    """Recipients besides the coordinator that a run needs, and that a site's policy does not name."""
     for name, site in run.sites.items():
-        if name in run.outside or SITES in site.policy.recipients:
-            continue
-        for label, method in run.train.methods.items():
-            try:
-                site_method = run.method(label, name)
-            except ValueError:
-                continue  # `checks.sites` reports it
-            if SITES in (recipient_of(method), recipient_of(site_method)):
-                yield Problem(
-                    ("sites", name, "policy", "recipients"),
-                    f"train.methods.{label} ({method.name}) hands what this site says on to all other sites, and its "
-                    "policy does not let it; say recipients: [coordinator, sites], or leave the method out",
-                    needs=WHO_TRAINS,
-                )
+        for recipient, why in list_needed_recipients(run, name) if name not in run.outside else ():
+            if recipient not in site.policy.recipients:
+                what = "route" if recipient == OUTSIDE else "the method"
+                remedy = f"say recipients: [coordinator, {recipient}], or leave {what} out"
+                text = f"{why}, and its policy does not allow that; {remedy}"
+                yield Problem(("sites", name, "policy", "recipients"), text, needs=WHO_TRAINS)

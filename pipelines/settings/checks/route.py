@@ -20,7 +20,6 @@ from personalize.routing_outside import Routing, route_experts
 from pipelines.settings.image_spaces import find_line_spaces
 from pipelines.settings.route import SHARED, How, Line, Matched, Route
 from pipelines.settings.run_settings import RunSettings, select_model
-from privacy.release.policy import OUTSIDE
 from privacy.settings_error import Problem, problems_of
 
 ON_FEATURES = ("as_trained", "ensemble", "fine_tuned")
@@ -57,14 +56,6 @@ def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
         for label, line in route.lines.items()
         for problem in _line_problems(run, route, label) or _rehearsal_problems(run, route, label)
     )
-    for name, site in run.sites.items() if run.outside else ():
-        if name not in run.outside and OUTSIDE not in site.policy.recipients:
-            yield Problem(
-                ("sites", name, "policy", "recipients"),
-                "route hands this site's models to external sites, and its policy does not allow that; "
-                f"say recipients: [coordinator, {OUTSIDE}], or remove route",
-                needs=(("outside",),),
-            )
 
 
 def _line_problems(run: RunSettings, route: Route, line_label: str) -> list[Problem]:
