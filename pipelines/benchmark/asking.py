@@ -10,36 +10,53 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 from evaluation.evidence import parse_evidence
 from evaluation.overlap import Overlaps
 from evaluation.protocols import Evidence
 from federation.engine import Engine
-from pipelines.loader.validation import to_plain
-from pipelines.models.signed import TENSOR, Signed, reading_of, to_tensor
+from pipelines.models.signed import Signed, Wanted, reading_of, to_tensor
+from pipelines.requests.asking import UNEXPECTED, ask
+from pipelines.requests.benchmark import (
+    BENCHMARK,
+    Benchmark,
+    LabelsBenchmarked,
+    MasksBenchmarked,
+    NoisedLabelsBenchmarked,
+)
+from pipelines.requests.ingest import INGEST, BenchmarkIngest, Counted, CountedOnce
+from pipelines.requests.request import Request
+from pipelines.requests.survey import SURVEY, build_surveys
+from pipelines.requests.writing import to_facts, to_message
 from pipelines.runs.store import digest_json, short_digest
-from pipelines.runs.witness import build_survey_questions, remember_answers
-from pipelines.settings.benchmark import BenchmarkSettings
+from pipelines.runs.witness import remember_answers
+from pipelines.settings.benchmark import BenchmarkSettings, Models
 from pipelines.settings.learning import Split
-from privacy.message import Call, Json, Message, as_mapping
+from privacy.message import Json, Message
 from privacy.pickled import reduce_error
+from privacy.release.form import ABSENT
 
+Q = TypeVar("Q")
+R = TypeVar("R")
 VERSION = 1
 TOO_MANY = "too_many_rejected"
-UNEXPECTED = "unexpected_reply"
 SEED = 0
 """The seed of the splits. All splits are scored, so nothing depends on it."""
 
 
+Scores: TypeAlias = LabelsBenchmarked | MasksBenchmarked | NoisedLabelsBenchmarked
+
+
 @dataclass
 class HospitalAnswers:
-    """The answers of a hospital. counts: facts of its last `ingest`. replies, evidence: by model. refused: model ->
-    request and code.
+    """The answers of a hospital. counts: of its last `ingest`; None: it answered none. replies, evidence: by model.
+    refused: model -> request and code.
     """
 
     site: str
-    counts: Mapping[str, Json] = field(default_factory=dict)
-    replies: dict[str, Message] = field(default_factory=dict)
+    counts: Counted | CountedOnce | None = None
+    replies: dict[str, Scores] = field(default_factory=dict)
     evidence: dict[str, Evidence] = field(default_factory=dict)
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -54,6 +71,34 @@ class NoAnswer(Exception):
     __reduce__ = reduce_error
 
 
+@dataclass(frozen=True)
+class Conversation:
+    """With one hospital. run: the benchmark's name, with which names of questions begin. check: called before and after
+    each question; raises `Stopped` on request. version: part of the questions' names. last: its last answer, by site.
+    """
+
+    engine: Engine
+    site: str
+    run: str
+    check: Callable[[], None]
+    version: int
+    last: dict[str, Message] = field(default_factory=dict)
+
+    def ask(self, request: Request[Q, R], name: str, question: Q) -> R:
+        """The hospital's reply. Raises: NoAnswer."""
+        self.check()
+        answers = ask(self.engine, request, {self.site: f"{self.run}/{name}"}, {self.site: question})
+        self.check()  # a hospital that was stopped during its work has not replied
+        self.last.update(answers.messages)
+        if self.site in answers.missing:
+            raise NoAnswer(request.name, answers.missing[self.site])
+        return answers.replies[self.site]
+
+    def name_question(self, facts: Mapping[str, Json]) -> str:
+        """The digest by which a question's name ends: the same for the same facts, in the same version."""
+        return short_digest(digest_json({**facts, "version": self.version}))
+
+
 def ask_hospital(
     settings: BenchmarkSettings,
     models: Mapping[str, Signed],
@@ -64,71 +109,67 @@ def ask_hospital(
     version: int = VERSION,
 ) -> HospitalAnswers:
     """Ask one hospital for everything. root: the run's folder, which remembers the hospital's last answer, to notice a
-    ledger that was restored from an older copy. check: called between requests; raises `Stopped` on request. version:
-    part of the questions' names; a run that pays keeps it (`pipelines.runs.read_kept_versions`).
+    ledger that was restored from an older copy. check, version: as in `Conversation`; a run that pays keeps its version
+    (`pipelines.runs.read_kept_versions`).
     """
     answers_of_site = HospitalAnswers(site)
-    last: dict[str, Message] = {}
-
-    def ask(name: str, request: str, message: Message) -> Message:
-        check()
-        answers = engine.ask(Call(f"{settings.name}/{name}", 0, request, {}), {site: message})
-        check()  # a hospital that was stopped during its work has not replied
-        if site in answers.missing:
-            raise NoAnswer(request, answers.missing[site])
-        last[site] = answers.replies[site]
-        return answers.replies[site]
-
-    first = build_survey_questions(root, [site])[site]
+    conversation = Conversation(engine, site, settings.name, check, version)
+    survey = build_surveys(root, [site])[site]
     try:
         for label, model in models.items():
             try:
-                cohort = _ask_ingest(answers_of_site, ask, first, reading_of(model.ready), version)
-                reply = _ask_benchmark(settings, ask, model, cohort, version)
+                files_digest = conversation.ask(SURVEY, SURVEY.name, survey).digest
+                counts = answers_of_site.counts = _ask_ingest(conversation, files_digest, reading_of(model.ready))
+                if isinstance(counts, Counted) and counts.too_many_rejected:
+                    raise NoAnswer(INGEST.name, TOO_MANY)
+                reply = _ask_benchmark(conversation, settings.benchmark, model, counts.cohort)
                 answers_of_site.evidence[label] = _parse_scores(settings, model, reply)
                 answers_of_site.replies[label] = reply
             except NoAnswer as no_answer:
                 answers_of_site.refused[label] = (no_answer.request, no_answer.code)
     finally:
-        remember_answers(root, last)
+        remember_answers(root, conversation.last)
     return answers_of_site
 
 
-Ask = Callable[[str, str, Message], Message]
+def _ask_ingest(conversation: Conversation, files_digest: str, wanted: Wanted) -> Counted | CountedOnce:
+    """What the hospital counts, of files with this digest that are read as a model needs them. Raises: NoAnswer."""
+    question = BenchmarkIngest(
+        images=wanted.images,
+        split=Split(),
+        seed=SEED,
+        independent=True,
+        target=ABSENT if wanted.target is None else wanted.target,
+        classes=ABSENT if wanted.target is None and not wanted.classes else wanted.classes,
+    )
+    digest = conversation.name_question({"asked": to_facts(question), "files": files_digest})
+    return conversation.ask(INGEST, f"ingest-{digest}", question)
 
 
-def _ask_ingest(
-    answers_of_site: HospitalAnswers, ask: Ask, first: Message, reading: Mapping[str, Json], version: int
-) -> str:
-    """The name of the hospital's cohort, read as a model needs it. first: the question `survey`. Raises: NoAnswer."""
-    facts = {**reading, "split": to_plain(Split()), "seed": SEED, "independent": True}
-    files_digest = str(ask("survey", "survey", first).facts.get("digest"))
-    name = f"ingest-{short_digest(digest_json({'asked': facts, 'files': files_digest, 'version': version}))}"
-    answers_of_site.counts = ask(name, "ingest", Message({}, facts)).facts
-    if answers_of_site.counts.get("too_many_rejected"):
-        raise NoAnswer("ingest", TOO_MANY)
-    return str(answers_of_site.counts["cohort"])
-
-
-def _ask_benchmark(settings: BenchmarkSettings, ask: Ask, model: Signed, cohort: str, version: int) -> Message:
+def _ask_benchmark(conversation: Conversation, plan: Models, model: Signed, cohort: str) -> Scores:
     """The hospital's reply to the evaluation of a model. Raises: NoAnswer."""
-    plan = settings.benchmark
-    facts: dict[str, Json] = {"cohort": cohort, "copies": plan.copies, "epsilon": plan.epsilon}
-    name = f"{model.sha256}-{short_digest(digest_json({**facts, 'version': version}))}"
-    signature = as_mapping(to_plain(model.signature))
-    return ask(name, "benchmark", Message({TENSOR: to_tensor(model.data)}, {**facts, "signature": signature}))
+    digest = conversation.name_question({"cohort": cohort, "copies": plan.copies, "epsilon": plan.epsilon})
+    question = Benchmark(
+        cohort=cohort,
+        signature=model.signature,
+        copies=plan.copies,
+        epsilon=plan.epsilon,
+        model=to_tensor(model.data),
+    )
+    return conversation.ask(BENCHMARK, f"{model.sha256}-{digest}", question)
 
 
-def _parse_scores(settings: BenchmarkSettings, model: Signed, reply: Message) -> Evidence:
+def _parse_scores(settings: BenchmarkSettings, model: Signed, reply: Scores) -> Evidence:
     """The scores in a reply. Raises: NoAnswer: it is malformed, of another model, or of another number of classes."""
+    message = to_message(reply)
     try:
-        if reply.facts.get("model") != model.sha256:
+        if reply.model != model.sha256:
             raise ValueError("it is of another model")
-        evidence = parse_evidence(reply.tensors, reply.facts, copies=settings.benchmark.copies, seed=settings.seed)
+        evidence = parse_evidence(message.tensors, message.facts, copies=settings.benchmark.copies, seed=settings.seed)
         if _evidence_shape(evidence) != _expected_shape(model, settings.benchmark.copies):
             raise ValueError(f"it has classes and copies {_evidence_shape(evidence)}")
     except ValueError as error:
-        raise NoAnswer("benchmark", UNEXPECTED) from error
+        raise NoAnswer(BENCHMARK.name, UNEXPECTED) from error
     return evidence
 
 

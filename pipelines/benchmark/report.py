@@ -33,6 +33,7 @@ from pipelines.hospital.segmentation import words_of_kind
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import Ready
 from pipelines.models.signed import Signed
+from pipelines.requests.ingest import Counted
 from pipelines.settings.benchmark import BenchmarkSettings
 from privacy.message import Json, as_list, as_mapping
 
@@ -180,17 +181,17 @@ def _describe_model(label: str, model: Signed) -> SignedModel:
 
 def _describe_visit(models: Mapping[str, Signed], site_answers: HospitalAnswers) -> Visited:
     """A hospital's facts for the page: scanners, rejected studies, answered and refused models."""
-    scanners = as_mapping(site_answers.counts.get("scanners"))
-    rejected = site_answers.counts.get("rejected")
+    counts = site_answers.counts
+    scanners, rejected = (counts.scanners, counts.rejected) if isinstance(counts, Counted) else ({}, None)
     refused = {
         label: Reason(request, code, MEANINGS.get(code, OTHER))
         for label, (request, code) in site_answers.refused.items()
     }
     return Visited(
         site_answers.site,
-        {name: number for name, number in scanners.items() if isinstance(number, int)},
-        rejected if isinstance(rejected, int) else None,
-        {label: str(reply.facts["model"]) for label, reply in site_answers.replies.items() if label in models},
+        scanners,
+        rejected,
+        {label: reply.model for label, reply in site_answers.replies.items() if label in models},
         refused,
     )
 

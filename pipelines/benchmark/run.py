@@ -24,6 +24,7 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.simulated import make_simulated_workers
 from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.models.signed import Signed, read_signed, settings_of
+from pipelines.requests.writing import to_message
 from pipelines.runs.exits import Exit
 from pipelines.runs.kept_versions import read_kept_versions, save_versions
 from pipelines.runs.progress import show_progress
@@ -161,7 +162,7 @@ def _write_files(root: Path, files: Mapping[str, str], answers: Sequence[Hospita
     for name in set(replies.names()) - set(replies_by_file):  # of models or hospitals that are not asked any more
         replies.remove(name)
     for name, reply in replies_by_file.items():
-        replies.write(name, to_bytes(reply))
+        replies.write(name, to_bytes(to_message(reply)))
     folder = DiskFolder(root)
     for name, key in ((SCORES, "scores"), (FACTS, "facts"), (PAGE, "page")):
         folder.write(name, files[key].encode())

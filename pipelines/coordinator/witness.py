@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pipelines.coordinator.world import World
-from pipelines.requests.survey import Survey
-from pipelines.runs import witness
-from privacy.release.form import read_form
+from pipelines.requests import survey
 
 
-def build_surveys(world: World) -> dict[str, Survey]:
+def build_surveys(world: World) -> dict[str, survey.Survey]:
     """The question for every hospital of this world."""
-    messages = witness.build_survey_questions(world.root, world.engine.sites)
-    return {site: read_form(Survey, message) for site, message in messages.items()}
+    return survey.build_surveys(world.root, world.engine.sites)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from federation.engine import Engine, InProcess, listen_for_answers
-from pipelines.coordinator.asking import Answered, ask
+from pipelines.requests.asking import Answered, ask
 from pipelines.requests.holds import HOLDS, Holds
 from pipelines.requests.request import Request
 from pipelines.runs.stopping import Stop

@@ -208,3 +208,4 @@ AnyImages: TypeAlias = Annotated[Slices | Volumes | Pictures | Features | Tensor
 
 
 IMAGES: TypeAdapter[Slices | Volumes | Pictures | Features | Tensors] = TypeAdapter(AnyImages)
+TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)

@@ -18,13 +18,12 @@ from federation.registry import NotPermitted
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, all_rows
 from pipelines.hospital.kept import cohort_of, cut_of
-from pipelines.hospital.opening import TARGET
 from pipelines.hospital.private_limits import check_affordable
 from pipelines.hospital.released_scores import ScoreNoise, score_labels, score_masks
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.file import Ready, parse_ready
 from pipelines.models.likeness import studies_of
-from pipelines.models.signed import find_reading_differences, settings_of
+from pipelines.models.signed import find_reading_differences, reading_of, settings_of
 from pipelines.requests.benchmark import (
     BENCHMARK,
     Benchmark,
@@ -72,8 +71,7 @@ def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[
         raise Refused("malformed_cohort") from ValueError(f"not read as the signed model wants: {odd}")
     noise = _compute_noise(hospital, epsilon) if policy.promises and epsilon is not None else None
     check_affordable(hospital, [NON_PRIVATE if noise is None else noise], call)
-    target = TARGET.validate_python(ready.facts.get("target"))
-    rows = all_rows(cohort, target=target)
+    rows = all_rows(cohort, target=reading_of(ready).target)
     if not len(rows.y):
         raise Refused("no_test_patients")
     ready = replace(ready, module=ready.module.to(hospital.device))
@@ -106,11 +104,12 @@ def _read_trusted_model(hospital: Hospital, call: Call, question: Benchmark) -> 
         raise Refused("tampered_model") from ValueError("the conversation is named for another model")
     try:
         ready = parse_ready(data)
+        settings = settings_of(ready)
     except ValueError as error:
         if isinstance(error.__cause__, NotPermitted):  # the worker knows its code: policy_plugin
             raise error.__cause__ from None
         raise Refused("malformed_model") from error
-    if dict(signature.statement.settings) != settings_of(ready):
+    if dict(signature.statement.settings) != settings:
         raise Refused("tampered_model") from ValueError("its settings are not those that were signed")
     run = str(ready.facts.get("run", ""))
     if run and (hospital.root / "conversations" / run).is_dir():

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from pipelines.data.images import IMAGES, AnyImages, Features
+from pipelines.data.images import IMAGES, TARGET, AnyImages, Features, Target
 from pipelines.models.file import Ready, parse_ready
 from privacy.message import Json, as_list
 from privacy.release.signature import ENDING, LARGEST, Signature
@@ -70,18 +71,35 @@ def settings_of(ready: Ready) -> dict[str, Json]:
         "classes": ready.task.classes,
         "names": [*ready.names],
         "inputs": [*ready.task.inputs],
-        **reading_of(ready),
+        **_reading_facts(ready),
     }
 
 
-def reading_of(ready: Ready) -> dict[str, Json]:
-    """How a hospital reads its files for a model, as facts of `ingest`: `images`, and `target` or `classes`."""
-    images = IMAGES.dump_python(_drop_scales(ready.images), mode="json", exclude_none=True)
-    target = ready.facts.get("target")
+class Wanted(NamedTuple):
+    """How a hospital reads its files for a model. target: the masks that every study must have; None: labels.
+    classes: names of what is learnt.
+    """
+
+    images: AnyImages
+    target: Target | None
+    classes: list[str]
+
+
+def reading_of(ready: Ready) -> Wanted:
+    """How a hospital reads its files for a model. Raises: ValueError: its masks have a name that no version knows."""
+    target = TARGET.validate_python(ready.facts.get("target"))
     if target is None:
-        named = as_list(ready.facts.get("labels"))
-        return {"images": images, **({"classes": named} if named else {})}
-    return {"images": images, "target": target, "classes": [*ready.names] if target == "masks" else []}
+        return Wanted(_drop_scales(ready.images), None, [str(name) for name in as_list(ready.facts.get("labels"))])
+    return Wanted(_drop_scales(ready.images), target, [*ready.names] if target == "masks" else [])
+
+
+def _reading_facts(ready: Ready) -> dict[str, Json]:
+    """The same as facts: `images`, and `target` or `classes`."""
+    reading = reading_of(ready)
+    images = IMAGES.dump_python(reading.images, mode="json", exclude_none=True)
+    if reading.target is None:
+        return {"images": images, **({"classes": [*reading.classes]} if reading.classes else {})}
+    return {"images": images, "target": reading.target, "classes": [*reading.classes]}
 
 
 def _drop_scales(images: AnyImages) -> AnyImages:
@@ -99,7 +117,7 @@ def to_tensor(data: bytes) -> Tensor:
 
 def find_reading_differences(ready: Ready, recipe: Mapping[str, Json]) -> str | None:
     """How a cohort was read otherwise than the model wants; None if it was not."""
-    expected = reading_of(ready)
+    expected = _reading_facts(ready)
     named = "classes" if "target" in expected else "labels"
     actual = {"images": recipe.get("images"), "target": recipe.get("target"), "classes": recipe.get(named) or []}
     odd = [key for key in actual if actual[key] != (expected.get(key) or (None if key != "classes" else []))]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from pipelines.requests.fields import Count, Digest, KeyedDigest, Line
 from pipelines.requests.request import Repeat, Request
+from pipelines.runs.witness import read_last_answers
 from privacy.release.form import ABSENT, Absent, Of
 
 
@@ -40,3 +43,9 @@ SURVEY: Request[Survey, Surveyed] = Request(
     says="number and size of files; a keyed digest of names, sizes and times; what this policy answers",
     repeat=Repeat.ANEW,
 )
+
+
+def build_surveys(root: Path, sites: Iterable[str]) -> dict[str, Survey]:
+    """A run's first question to each site. root: the run's folder."""
+    last_answers = read_last_answers(root)
+    return {site: Survey(witness=last_answers.get(site, ABSENT)) for site in sites}

@@ -7,28 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.runs.store import DiskFolder
 from privacy.formats import check_format
-from privacy.message import Json, Message, to_bytes
+from privacy.message import Message, to_bytes
 
 FILE, FORMAT = "witness.json", 1
 
 
-def build_survey_questions(root: Path, sites: Iterable[str]) -> dict[str, Message]:
-    """The first question to each site, with the digest of the site's last answer. root: the run's folder."""
-    known_digests = _read_witness(root)
-    facts: dict[str, dict[str, Json]] = {
-        site: {"witness": known_digests[site]} if site in known_digests else {} for site in sites
-    }
-    return {site: Message({}, facts[site]) for site in facts}
-
-
 def remember_answers(root: Path, last: Mapping[str, Message]) -> None:
     """Save the digests of the last answers, by site, in the run's folder. Raises: OSError: the disk."""
-    known_digests = _read_witness(root)
+    known_digests = read_last_answers(root)
     new_digests = known_digests | {site: hashlib.sha256(to_bytes(reply)).hexdigest() for site, reply in last.items()}
     if new_digests != known_digests:
         DiskFolder(root).write(FILE, json.dumps({**new_digests, "format": FORMAT}, indent=0, sort_keys=True).encode())
@@ -42,8 +33,10 @@ def describe_new_beginning(root: Path) -> str:
     )
 
 
-def _read_witness(root: Path) -> dict[str, str]:
-    """The remembered digests by site; empty if the file is missing or cut off, since then there is no witness."""
+def read_last_answers(root: Path) -> dict[str, str]:
+    """The remembered digests by site; empty if the file is missing or cut off, since then there is no witness. root:
+    the run's folder.
+    """
     folder = DiskFolder(root)
     try:
         content = json.loads(folder.read(FILE)) if folder.has(FILE) else {}

@@ -323,7 +323,8 @@ def test_what_a_trusted_key_signed_must_be_a_finished_model_with_the_signed_sett
     home = Home(tmp_path / "h", TRUSTED)
     monkeypatch.setattr(pipelines.hospital.benchmark, "predict_probabilities", forbidden)
     good = finished(params=GOOD)
-    for data in (b"", b"a pickle", seal_parts(to_bytes(Message({}, {"format": 1}))), good[:-4]):
+    odd_target = finished(params=GOOD, target="odd")
+    for data in (b"", b"a pickle", seal_parts(to_bytes(Message({}, {"format": 1}))), good[:-4], odd_target):
         assert home.code(data, signed_anyhow(tmp_path, data, {})) == "malformed_model"
     wide = finished(params={}, model=Mlp(hidden=(2**15, 2**15)))
     assert home.code(wide, signed_anyhow(tmp_path, wide, {})) == "malformed_model"

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.coordinator.artifacts import CENTRAL
-from pipelines.coordinator.asking import is_refusal
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
+from pipelines.requests.asking import is_refusal
 from pipelines.requests.audit import AUDIT, Attacked, Audit
 from pipelines.requests.writing import to_facts
 from pipelines.runs.progress import show_progress

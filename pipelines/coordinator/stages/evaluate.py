@@ -14,7 +14,6 @@ from typing import TypeAlias
 from federation.matching import ChannelMoments
 from federation.participant import Checkpoint
 from pipelines.coordinator.artifacts import CENTRAL
-from pipelines.coordinator.asking import ask
 from pipelines.coordinator.channels import average_moments
 from pipelines.coordinator.conversations import build_opening, pooled_engine
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method, window_of
@@ -22,6 +21,7 @@ from pipelines.coordinator.stages.train import seed_training
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
+from pipelines.requests.asking import ask
 from pipelines.requests.evaluate import EVALUATE, Evaluate, LabelsScored, MasksScored, NoisedLabelsScored
 from pipelines.requests.export import EXPORT, Export
 from pipelines.requests.writing import to_facts, to_message

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.coordinator.artifacts import AGREED
-from pipelines.coordinator.asking import is_refusal
 from pipelines.coordinator.world import SitesMissing, World
+from pipelines.requests.asking import is_refusal
 from pipelines.requests.track import TRACK, Track
 from pipelines.requests.writing import to_facts
 from pipelines.runs.progress import show_progress

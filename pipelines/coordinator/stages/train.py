@@ -19,7 +19,6 @@ from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import conduct_training, method_schedule
 from pipelines.coordinator.artifacts import CENTRAL
-from pipelines.coordinator.asking import ask
 from pipelines.coordinator.conversations import build_opening, pooled_engine, task_facts
 from pipelines.coordinator.paid_before import check_nothing_lost
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
@@ -27,6 +26,7 @@ from pipelines.coordinator.trained import Matrix, TrainedMethod, read_trained, w
 from pipelines.coordinator.world import World
 from pipelines.loader.overrides import override_settings
 from pipelines.loader.validation import to_plain
+from pipelines.requests.asking import ask
 from pipelines.requests.holds import HOLDS, Held, Holds
 from pipelines.runs.listing import list_paths
 from pipelines.runs.progress import show_progress

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from federation.engine import Engine
 from pipelines.requests.request import Request
 from pipelines.requests.writing import read_reply, to_message
-from privacy.message import Call
+from privacy.message import Call, Message
 from privacy.release.form import Misformed
 
 Q = TypeVar("Q")
@@ -23,10 +23,13 @@ def is_refusal(code: str) -> bool:
 
 
 class Answered(NamedTuple, Generic[R]):
-    """replies: by site; missing: site -> the code of the reason. Every asked site is in exactly one of them."""
+    """replies: by site; missing: site -> the code of the reason. Every asked site is in exactly one of them. messages:
+    all that came, as it came.
+    """
 
     replies: Mapping[str, R]
     missing: Mapping[str, str]
+    messages: Mapping[str, Message]
 
 
 def ask(engine: Engine, request: Request[Q, R], runs: Mapping[str, str], questions: Mapping[str, Q]) -> Answered[R]:
@@ -42,4 +45,4 @@ def ask(engine: Engine, request: Request[Q, R], runs: Mapping[str, str], questio
             replies[site] = read_reply(request, message)
         except Misformed:
             missing[site] = UNEXPECTED
-    return Answered(replies, missing)
+    return Answered(replies, missing, answers.replies)
