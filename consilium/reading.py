@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from consilium.results import REPORT, Results, Score, Statement, digest_of, model_at
-from evaluation.rows import AT_ONE
-from pipelines.coordinator.artifacts import ANSWERS
+from evaluation.records import RunPage
+from evaluation.rows import AT_ONE, ScoreRow
+from pipelines.coordinator.artifacts import read_answers, read_page, read_scores, read_statements
+from pipelines.coordinator.trained import read_trained
 from pipelines.ledger import FILE
 from pipelines.models.recommended import read_recommended
 from pipelines.runs.listing import list_paths
 from pipelines.runs.runner import Results as Ended
-from privacy.message import Json
+from pipelines.runs.store import MANIFEST
 from privacy.release import ledger as ledgers
 from privacy.release.chain import Damaged
 
@@ -25,23 +25,22 @@ def read_results(
 ) -> Results:
     """The results of a finished run. folder: the run's. hospitals: of its settings."""
     report, train = ended.artifacts["report"], ended.artifacts["train"]
-    rows = tuple(_parse_score(row) for row in json.loads((report / "scores.json").read_text(encoding="utf-8")))
-    use = json.loads((report / ANSWERS).read_text(encoding="utf-8"))["use"]
-    page = json.loads((report / REPORT).read_text(encoding="utf-8"))
-    folder_of_site = {site: folder / "sites" / site for site in hospitals if page["simulation"]}
+    rows = tuple(_build_score(row) for row in read_scores(report))
+    use, page = read_answers(report).use, read_page(report)
+    folder_of_site = {site: folder / "sites" / site for site in hospitals if page.simulation}
     recommendations = {
-        entry["site"]: read_recommended(folder_of_site[entry["site"]]) if entry["site"] in folder_of_site else None
-        for entry in use
+        choice.site: read_recommended(folder_of_site[choice.site]) if choice.site in folder_of_site else None
+        for choice in use
     }
-    losses, starts = {}, dict[str, Mapping[str, Json]]()
-    for path in list_paths(train, "*.json"):
-        method = json.loads(path.read_text(encoding="utf-8"))
-        if "losses" in method:
-            losses[str(method["label"])] = {
-                site: {int(number): float(loss) for number, loss in site_losses.items()}
-                for site, site_losses in method["losses"].items()
-            }
-            starts |= {str(method["label"]): method["start"]} if "start" in method else {}
+    trained = [read_trained(train, path.stem) for path in list_paths(train, "*.json") if path.name != MANIFEST]
+    losses = {
+        method.label: {
+            site: {int(number): math.nan if loss is None else loss for number, loss in site_losses.items()}
+            for site, site_losses in method.losses.items()
+        }
+        for method in trained
+    }
+    starts = {method.label: method.start for method in trained if method.start is not None}
     own_files = [*_list_model_files(folder, page), report / REPORT, *([] if yaml is None else [yaml])]
     return Results(
         folder,
@@ -53,9 +52,8 @@ def read_results(
         starts,
         _read_statements(report),
         {
-            entry["site"]: (method.decision.method if (method := recommendations[entry["site"]]) else entry["method"])
-            or None
-            for entry in use
+            choice.site: (record.decision.method if (record := recommendations[choice.site]) else choice.method) or None
+            for choice in use
         },
         not_guaranteed,
         yaml,
@@ -64,11 +62,11 @@ def read_results(
     )
 
 
-def _list_model_files(folder: Path, page: Mapping[str, Any]) -> Iterator[Path]:
+def _list_model_files(folder: Path, page: RunPage) -> Iterator[Path]:
     """The finished models that a run's report names, without those of hospitals on other machines."""
-    for model in page["models"]:
-        path = model_at(folder, str(model["method"]), str(model["site"]))
-        if page["simulation"] and model["file"] and path.is_file():
+    for model in page.models:
+        path = model_at(folder, model.method, model.site)
+        if page.simulation and model.file and path.is_file():
             yield path
 
 
@@ -80,27 +78,25 @@ def _ledger_head(ledger: Path) -> tuple[int, str] | None:
         return None
 
 
-def _parse_score(row: Mapping[str, Any]) -> Score:
-    """One row of `scores.json` as a `Score`; null becomes NaN."""
-    where = str(row["sites"][0]) if row["protocol"] in AT_ONE else str(row["protocol"])
-    value, low, high = (math.nan if row[name] is None else float(row[name]) for name in ("value", "low", "high"))
-    return Score(row["method"], where, row["measure"], value, low, high, bool(row["assessable"]), int(row["patients"]))
+def _build_score(row: ScoreRow) -> Score:
+    """One row of the report as a `Score`."""
+    where = row.sites[0] if row.protocol in AT_ONE else row.protocol
+    return Score(row.method, where, row.measure, row.value, row.low, row.high, row.assessable, row.patients)
 
 
 def _read_statements(report: Path) -> dict[str, Statement]:
     """The privacy statement of each hospital, from the report's folder."""
     text = (report / "statement.md").read_text(encoding="utf-8")
-    statements = json.loads((report / "statement.json").read_text(encoding="utf-8"))
     return {
         site: Statement(
             site,
-            statement["unit"],
-            statement["adjacency"],
-            float(statement["epsilon"]),
-            float(statement["delta"]),
-            statement["meaning"],
-            tuple(statement["outside"]),
+            statement.unit,
+            statement.adjacency,
+            statement.epsilon,
+            statement.delta,
+            statement.meaning,
+            statement.outside,
             text,
         )
-        for site, statement in statements.items()
+        for site, statement in read_statements(report).items()
     }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from evaluation.csv_text import csv_text
 
+T = TypeVar("T")
 MAJORITY = "majority guess"
 MEAN_MASK = "mean mask"
 """Names of the baselines' rows in the tables; no method can have such a name, because of the space."""
@@ -135,11 +138,43 @@ def to_json(value: Any) -> str:
     return json.dumps(_plain_json(value), indent=1, allow_nan=False, ensure_ascii=False)
 
 
+def from_json(kind: type[T], text: str | bytes) -> T:
+    """Undo `to_json`: a number that is null, where no null may be, is NaN. Of a later version, what is unknown here is
+    left out.
+
+    Raises:
+        ValueError: the text is no JSON, or not of this kind.
+    """
+    try:
+        restored: T = _restore(json.loads(text), kind)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"not of the form of {getattr(kind, '__name__', kind)}: {error}") from error
+    return restored
+
+
 def _csv_cell(value: object) -> object:
     """A value as it stands in a CSV: names joined by spaces; empty for a number that is not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return ""
     return " ".join(value) if isinstance(value, tuple) else value
+
+
+def _restore(value: Any, hint: Any) -> Any:
+    """A value of plain JSON as the type that its place has."""
+    if hint is float:
+        return math.nan if value is None else value
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return hint(**{name: _restore(value[name], kind) for name, kind in _hints_of(hint).items() if name in value})
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return None if value is None else _restore(value, next(part for part in parts if part is not NoneType))
+    if origin in (tuple, Sequence):
+        kinds = parts if origin is tuple and parts[1:] != (...,) else parts[:1] * len(value)
+        return tuple(_restore(item, kind) for item, kind in zip(value, kinds, strict=True))
+    return {key: _restore(item, parts[1]) for key, item in value.items()} if origin is Mapping else value
+
+
+_hints_of = functools.cache(get_type_hints)
 
 
 def _plain_json(value: Any) -> Any:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from evaluation.answers import Answers, run_answers
+from evaluation.records import RunPage
+from evaluation.rows import ScoreRow, from_json, to_json
 from pipelines.requests.ingest import INGEST, Counted, CountedOnce
 from pipelines.requests.request import Request
 from pipelines.requests.writing import read_reply, to_facts
-from privacy.message import Message
+from privacy.message import Json, Message
 from privacy.release.form import read_form
+from privacy.release.statement import Statement
+from privacy.release.statement import from_json as statement_from
 
 T = TypeVar("T")
 Counts: TypeAlias = Counted | CountedOnce
@@ -27,6 +33,41 @@ INDEX = "index.json"
 AGREED = "agreed.json"
 """Site -> null, or the code with which it did not let its figures go to tracking tools."""
 PAGE, ANSWERS = "report.html", "answers.json"
+
+ROWS, REPORT, STATEMENTS = "scores.json", "report.json", "statement.json"
+"""Files of the stage `report`."""
+
+
+def write_results(folder: Path, page: RunPage) -> None:
+    """Write the contents of the page, its scores and its answers into the artifact of the stage `report`."""
+    (folder / ROWS).write_text(to_json((*page.scores, *page.outside)))
+    (folder / REPORT).write_text(to_json(replace(page, pictures=())))
+    (folder / ANSWERS).write_text(to_json(run_answers(page)))
+
+
+def read_scores(report: Path) -> tuple[ScoreRow, ...]:
+    """The scores in an artifact of the stage `report`. Raises: ValueError: it is damaged."""
+    return from_json(tuple[ScoreRow, ...], (report / ROWS).read_bytes())
+
+
+def read_page(report: Path) -> RunPage:
+    """The contents of the page, without its pictures, as `read_scores`."""
+    return from_json(RunPage, (report / REPORT).read_bytes())
+
+
+def read_answers(report: Path) -> Answers:
+    """The answers at the top of the page, as `read_scores`."""
+    return from_json(Answers, (report / ANSWERS).read_bytes())
+
+
+def write_statements(folder: Path, statements: Mapping[str, Json]) -> None:
+    """Write the privacy statements by site, as hospitals sent them."""
+    (folder / STATEMENTS).write_text(json.dumps(statements, indent=1))
+
+
+def read_statements(report: Path) -> dict[str, Statement]:
+    """The privacy statements by site, as `read_scores`."""
+    return {site: statement_from(content) for site, content in json.loads((report / STATEMENTS).read_bytes()).items()}
 
 
 def target_of(artifact: Path) -> str:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from evaluation.overlap import DICE
 from evaluation.records import Command
 from evaluation.study import StudyCase, StudyPage, StudyRun, compute_gap_shares, render_study_page
 from evaluation.study_numbers import StudyRow, summary_csv, table_csv, table_json
 from pipelines.coordinator.artifacts import PAGE as RUN_PAGE
+from pipelines.coordinator.artifacts import read_page, read_scores
 from pipelines.coordinator.report.gap import list_oracle_comparisons
 from pipelines.coordinator.study_settings import LATER_PATIENTS, Planned, Study
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json
 
 PAGE, TABLE, TABLE_JSON, SUMMARY = "study.html", "table.csv", "table.json", "summary.csv"
-NUMBERS = ("value", "low", "high", "gain", "gain_low", "gain_high")
 SITE_KEYS = ("source", "labels", "gland", "exclude", "test", "home")
 """A site's settings that may name files or patients."""
 OPEN = ("kind", "scanner", "format")
-COPIED = ("method", "measure", "protocol", "assessable", "patients", "positive_patients")
+COPIED = (
+    *("method", "measure", "protocol", "sites", "assessable", "patients", "positive_patients"),
+    *("value", "low", "high", "gain", "gain_low", "gain_high"),
+)
 
 
 class Outcome(NamedTuple):
@@ -35,10 +37,8 @@ class Outcome(NamedTuple):
 
 def read_rows(run: Planned, report: Path) -> Iterator[StudyRow]:
     """The scores of a run, from its report stage."""
-    for row in json.loads((report / "scores.json").read_text()):
-        values: dict[str, Any] = {name: row[name] for name in COPIED}
-        values |= {name: math.nan if row[name] is None else float(row[name]) for name in NUMBERS}
-        yield StudyRow(case=run.case, seed=run.seed, sites=tuple(row["sites"]), **values)
+    for row in read_scores(report):
+        yield StudyRow(case=run.case, seed=run.seed, **{name: getattr(row, name) for name in COPIED})
 
 
 def build_page(
@@ -110,13 +110,11 @@ def _build_run(run: Planned, outcome: Outcome) -> StudyRun:
     name = run.config.name
     if outcome.report is None:
         return StudyRun(name, run.seed, outcome.state)
-    harmony = json.loads((outcome.report / "report.json").read_text()).get("harmony") or {}
-    unused = tuple(
-        f"{row['space']} at {row['site']} ({', '.join(row['vetoed'])})"
-        for row in harmony.get("rows", ())
-        if row["vetoed"]
-    )
-    return StudyRun(name, run.seed, outcome.state, f"../{name}/{RUN_PAGE}", harmony.get("target", ""), unused)
+    harmony, page = read_page(outcome.report).harmony, f"../{name}/{RUN_PAGE}"
+    if harmony is None:
+        return StudyRun(name, run.seed, outcome.state, page)
+    unused = tuple(f"{row.space} at {row.site} ({', '.join(row.vetoed)})" for row in harmony.rows if row.vetoed)
+    return StudyRun(name, run.seed, outcome.state, page, harmony.target, unused)
 
 
 def _describe_variation(study: Study) -> str:

@@ -8,17 +8,29 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from evaluation.answers import Answers
 from evaluation.classes import KINDS, class_measure_name
 from evaluation.many import select_figure_sites
 from evaluation.metrics import FURTHER
+from evaluation.records import Missing
 from evaluation.rows import AT_ONE, ScoreRow
 from evaluation.wording import READABLE, format_count, format_list
-from pipelines.coordinator.artifacts import ANSWERS, PAGE
+from pipelines.coordinator.artifacts import (
+    ANSWERS,
+    PAGE,
+    REPORT,
+    ROWS,
+    SITES,
+    STATEMENTS,
+    read_answers,
+    read_counts,
+    read_page,
+    read_scores,
+)
 from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.tracking.sending import FOLDER, LAST
 from pipelines.coordinator.world import World
@@ -41,21 +53,21 @@ def results_table(results: Results, root: Path, console: Console) -> None:
     if folder is None:
         console.print(f"done: {', '.join(results.artifacts)}; artifacts in {root}", highlight=False, soft_wrap=True)
         return
-    page = json.loads((folder / "report.json").read_text())
-    hidden = ON_THE_PAGE | {class_measure_name(kind, name) for kind in KINDS for name in page["classes"]}
-    rows = [row for row in json.loads((folder / "scores.json").read_text()) if row["measure"] not in hidden]
-    shown = select_figure_sites([_parse_row(row) for row in rows])
-    for measure in dict.fromkeys(row["measure"] for row in rows):
+    page = read_page(folder)
+    hidden = ON_THE_PAGE | {class_measure_name(kind, name) for kind in KINDS for name in page.classes}
+    rows = [row for row in read_scores(folder) if row.measure not in hidden]
+    shown = select_figure_sites(rows)
+    for measure in dict.fromkeys(row.measure for row in rows):
         console.print(_build_table(rows, measure, shown))
-    if any(not row["assessable"] for row in rows):
+    if any(not row.assessable for row in rows):
         console.print(WEAK)
-    for sentence in _describe_missing(page["missing"]):
+    for sentence in _describe_missing(page.missing):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-    for line in _describe_answers(json.loads((folder / ANSWERS).read_text())):
+    for line in _describe_answers(read_answers(folder)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
     console.print(f"privacy statement: {root / 'statement.md'}", highlight=False, soft_wrap=True)
-    pages = {site: root / "sites" / site / SITE_PAGE for row in rows for site in row["sites"]}
+    pages = {site: root / "sites" / site / SITE_PAGE for row in rows for site in row.sites}
     if len(pages) > READABLE:
         where = root / "sites" / "NAME" / SITE_PAGE
         console.print(f"  each hospital's own page: {where}", markup=False, highlight=False, soft_wrap=True)
@@ -64,54 +76,49 @@ def results_table(results: Results, root: Path, console: Console) -> None:
         console.print(f"  {site}'s own page: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _describe_missing(missing: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _describe_missing(missing: Sequence[Missing]) -> Iterator[str]:
     """A line for each request that hospitals did not answer, with those of one code together."""
     sites_by_code: dict[tuple[str, str, int], list[str]] = {}
     for reply in missing:
-        sites_by_code.setdefault((reply["request"], reply["code"], reply["times"]), []).append(reply["site"])
+        sites_by_code.setdefault((reply.request, reply.code, reply.times), []).append(reply.site)
     for (request, code, times), sites in sites_by_code.items():
         yield f"! {format_list(sites)} did not answer {request}: {code}{f', {times} times' if times > 1 else ''}"
 
 
-def _describe_answers(answers: Mapping[str, Any]) -> Iterator[str]:
+def _describe_answers(answers: Answers) -> Iterator[str]:
     """What harmonization did, and the three answers at the top of the page, shortened."""
-    if answers["harmonized"]:
+    if answers.harmonized:
         yield "harmonization:"
-    for text in answers["harmonized"]:
+    for text in answers.harmonized:
         yield f"  {text}"
-    if answers["use"]:
+    if answers.use:
         yield "which model:"
-    if len(answers["use"]) > READABLE:
-        named = Counter(_describe_named_model(answer) for answer in answers["use"]).items()
+    if len(answers.use) > READABLE:
+        named = Counter(answer.named for answer in answers.use).items()
         yield "  " + "; ".join(f"{method}: {format_count(times, 'hospital', 'hospitals')}" for method, times in named)
-    for answer in answers["use"] if len(answers["use"]) <= READABLE else ():
-        against = answer["said"][1] if len(answer["said"]) > 1 else ""
-        yield f"  {answer['site']}: {_describe_named_model(answer)}. {answer['said'][0]} {against}".rstrip()
+    for answer in answers.use if len(answers.use) <= READABLE else ():
+        against = answer.said[1] if len(answer.said) > 1 else ""
+        yield f"  {answer.site}: {answer.named}. {answer.said[0]} {against}".rstrip()
     how = {
         "recommended": "by validation patients, and only where a gain over the model to stay with is likely",
         "validation": "by validation loss",
         "test": "by the test patients: the best of several looks too good",
     }
-    if by := [how[name] for name in dict.fromkeys(answer["by"] for answer in answers["use"]) if name]:
+    if by := [how[name] for name in dict.fromkeys(answer.by for answer in answers.use) if name]:
         yield f"  chosen {'; '.join(by)}"
     yield "what left:"
-    for answer in answers["left"]:
-        yield f"  {format_list(answer['sites'])}: ε = {answer['epsilon']}. {answer['said'][0]}"
-    yield "to look at:" if answers["look"] else "to look at: nothing was found"
-    for answer in answers["look"]:
-        yield f"  {answer['what']}: {answer['text']}"
-
-
-def _describe_named_model(answer: Mapping[str, Any]) -> str:
-    """The recommended model's name, or where it is to be found."""
-    return str(answer["method"]) or ("none" if answer["final"] else "see its own page")
+    for departure in answers.left:
+        yield f"  {format_list(departure.sites)}: ε = {departure.epsilon}. {departure.said[0]}"
+    yield "to look at:" if answers.look else "to look at: nothing was found"
+    for notice in answers.look:
+        yield f"  {notice.what}: {notice.text}"
 
 
 def publish_page(results: Results, root: Path) -> None:
     """Copy this run's page to the top of its folder, over an earlier run's page."""
     folder = results.artifacts.get("report")
     if folder is not None:
-        for name in (PAGE, "statement.md", "statement.json"):
+        for name in (PAGE, "statement.md", STATEMENTS):
             DiskFolder(root).write(name, (folder / name).read_bytes())
 
 
@@ -144,10 +151,9 @@ def refused_told(world: World, console: Console) -> Iterator[None]:
 
 def _count_files(folder: Path | None) -> dict[str, Json]:
     """How many files of each site were used, quarantined, not selected, or no images."""
-    if folder is None or not (folder / "sites.json").exists():
+    if folder is None or not (folder / SITES).exists():
         return {}
-    counts_by_site = json.loads((folder / "sites.json").read_text())
-    return {site: {name: facts.get(name) for name in FILES} for site, facts in counts_by_site.items()}
+    return {site: {name: getattr(counts, name, None) for name in FILES} for site, counts in read_counts(folder).items()}
 
 
 def as_json(results: Results, root: Path) -> Mapping[str, Json]:
@@ -163,8 +169,8 @@ def as_json(results: Results, root: Path) -> Mapping[str, Json]:
         "answers": None if folder is None else json.loads((folder / ANSWERS).read_text()),
         **({"tracked": json.loads((root / FOLDER / LAST).read_text())} if _is_tracked(results, root) else {}),
         "files": _count_files(results.artifacts.get("ingest")),
-        "shares": [] if folder is None else json.loads((folder / "report.json").read_text())["shares"],
-        "scores": [] if folder is None else json.loads((folder / "scores.json").read_text()),
+        "shares": [] if folder is None else json.loads((folder / REPORT).read_text())["shares"],
+        "scores": [] if folder is None else json.loads((folder / ROWS).read_text()),
     }
 
 
@@ -173,23 +179,17 @@ def _is_tracked(results: Results, root: Path) -> bool:
     return "track" in results.artifacts and (root / FOLDER / LAST).is_file()
 
 
-def _parse_row(row: Mapping[str, Any]) -> ScoreRow:
-    """A row as it was before it became JSON."""
-    numbers = {field: math.nan for field, value in row.items() if value is None and field != "defined"}
-    return ScoreRow(**{**row, **numbers, "sites": tuple(row["sites"])})
-
-
-def _build_table(rows: list[dict[str, Any]], measure: str, shown: Collection[str]) -> Table:
+def _build_table(rows: Sequence[ScoreRow], measure: str, shown: Collection[str]) -> Table:
     """A row per method and a column per site: value with its interval. Where there are more sites than can be read, a
     row per site instead, of those that figures show too, and of what is over all sites.
     """
-    chosen = [row for row in rows if row["measure"] == measure]
+    chosen = [row for row in rows if row.measure == measure]
     places, methods = (
-        [*dict.fromkeys(columns)] for columns in (map(_column_name, chosen), (row["method"] for row in chosen))
+        [*dict.fromkeys(columns)] for columns in (map(_column_name, chosen), (row.method for row in chosen))
     )
-    cells = {(row["method"], _column_name(row)): _format_cell(row) for row in chosen}
-    sites = {_column_name(row) for row in chosen if row["protocol"] in AT_ONE}
-    trainings = max(row["trainings"] for row in chosen)
+    cells = {(row.method, _column_name(row)): _format_cell(row) for row in chosen}
+    sites = {_column_name(row) for row in chosen if row.protocol in AT_ONE}
+    trainings = max(row.trainings for row in chosen)
     over = "patients" if trainings == 1 else f"patients or {trainings} trainings, whichever is wider"
     title = f"{measure} (95 % interval over {over})"
     if len(sites) <= READABLE:
@@ -213,16 +213,16 @@ def _fill_table(first: str, title: str, heads: Iterable[str], lines: Mapping[str
     return table
 
 
-def _column_name(row: Mapping[str, Any]) -> str:
+def _column_name(row: ScoreRow) -> str:
     """The hospital of a row, or the protocol of one over several hospitals."""
-    return str(row["sites"][0]) if row["protocol"] in AT_ONE else str(row["protocol"])
+    return row.sites[0] if row.protocol in AT_ONE else row.protocol
 
 
-def _format_cell(row: Mapping[str, Any]) -> str:
+def _format_cell(row: ScoreRow) -> str:
     """A value with its interval and a mark where it cannot be assessed."""
-    if row["value"] is None:
+    if math.isnan(row.value):
         return "–"
-    mark = "" if row["assessable"] else "*"
-    low, high = _parse_row(row).widest
+    mark = "" if row.assessable else "*"
+    low, high = row.widest
     between = f" [dim]{low:.2f}-{high:.2f}[/dim]" if math.isfinite(low) else ""
-    return f"{row['value']:.3f}{mark}{between}"
+    return f"{row.value:.3f}{mark}{between}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from evaluation.leaving import Left
 from evaluation.many import SHOWN, describe_figure_choice, rank_hospitals, select_figure_sites
 from evaluation.notices import run_notices
 from evaluation.protocols import Evidence
-from evaluation.rows import FLOORS, PRIVATE, PRIVATE_MEAN, ScoreRow, to_json
+from evaluation.rows import FLOORS, PRIVATE, PRIVATE_MEAN, ScoreRow
 from evaluation.wording import READABLE
 from pipelines.coordinator.report.figures import draw_figures
 from pipelines.coordinator.summary import _build_table, _describe_missing
@@ -149,14 +148,14 @@ def test_a_scale_that_leaves_a_large_value_out_has_room_where_all_others_are_equ
 
 def test_the_terminal_shows_methods_by_name_and_of_many_hospitals_some() -> None:
     scores = score(len(NAMES))[2]
-    rows, shown = json.loads(to_json(scores)), select_figure_sites(scores)
-    table = _build_table(rows, "AUC", shown)
+    shown = select_figure_sites(scores)
+    table = _build_table(scores, "AUC", shown)
     assert [column.header for column in table.columns] == ["hospital", "fedavg", "local"]
     assert [*table.columns[0].cells] == [*shown, PRIVATE_MEAN, "overall"] and table.title is not None
     assert f"{SHOWN} of {len(NAMES)} hospitals" in str(table.title)
-    few = json.loads(to_json(score(3)[2]))
+    few = score(3)[2]
     assert [column.header for column in _build_table(few, "AUC", ()).columns][:2] == ["method", "h000"]
-    lost = [{"site": site, "request": "train", "code": "busy", "times": 1} for site in NAMES]
+    lost = [records.Missing(site, "train", "busy", 1) for site in NAMES]
     assert [*_describe_missing(lost)] == [f"! {', '.join(NAMES[:9])} and 5 others did not answer train: busy"]
 
 

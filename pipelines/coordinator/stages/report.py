@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from evaluation.answers import run_answers
 from evaluation.choice import compute_optimism
 from evaluation.classes import Classes
 from evaluation.floors import add_floor, drop_floors
@@ -26,12 +25,12 @@ from evaluation.overlap import DICE, Overlaps, list_measures
 from evaluation.protocols import Table
 from evaluation.records import Command, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState
 from evaluation.report import render_coordinator_page
-from evaluation.rows import scores_csv, to_json
+from evaluation.rows import scores_csv
 from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
 from evaluation.wording import format_count, format_moment
 from federation.origins import list_origins
 from federation.rounds import method_schedule
-from pipelines.coordinator.artifacts import ANSWERS, PAGE, SITES, Counts, read_counts
+from pipelines.coordinator.artifacts import PAGE, SITES, Counts, read_counts, write_results, write_statements
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.augmented import list_augmentation_rows
 from pipelines.coordinator.report.comparing import read_decisions
@@ -155,10 +154,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 def _write_page(page: RunPage, out: Path) -> None:
     """Write the page, and what it holds for other programs."""
     (out / PAGE).write_text(render_coordinator_page(page))
-    (out / "scores.json").write_text(to_json((*page.scores, *page.outside)))
     (out / "scores.csv").write_text(scores_csv((*page.scores, *page.outside)))
-    (out / "report.json").write_text(to_json(replace(page, pictures=())))
-    (out / ANSWERS).write_text(to_json(run_answers(page)))
+    write_results(out, page)
 
 
 class _Evaluated(NamedTuple):
@@ -191,8 +188,7 @@ def _read_evaluated(config: Config, folder: Path | None) -> _Evaluated:
 
 def _write_statements(everybody: Mapping[str, Reported], statements: Sequence[Statement], out: Path) -> None:
     """Write the privacy statements as JSON and as text, and the heads of the ledgers."""
-    by_site = {site: reply.statement for site, reply in everybody.items()}
-    (out / "statement.json").write_text(json.dumps(by_site, indent=1))
+    write_statements(out, {site: reply.statement for site, reply in everybody.items()})
     (out / "statement.md").write_text("\n".join(map(render_markdown, statements)))
     heads = {site: reply.ledger for site, reply in everybody.items()}
     (out / "ledgers.json").write_text(json.dumps(heads, indent=1))

@@ -13,15 +13,25 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from evaluation.rows import AT_ONE
-from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
+from evaluation.rows import AT_ONE, ScoreRow
+from pipelines.coordinator.artifacts import (
+    ANSWERS,
+    CENTRAL,
+    PAGE,
+    ROWS,
+    STATEMENTS,
+    read_page,
+    read_scores,
+    read_statements,
+)
+from pipelines.coordinator.trained import read_trained
 from pipelines.runs.listing import list_paths
 from pipelines.runs.store import MANIFEST, digest_json, read_manifest
 from privacy.message import Json
+from privacy.release.statement import Statement
 
-FILES = (PAGE, "scores.csv", "scores.json", "statement.md", "statement.json", ANSWERS)
+FILES = (PAGE, "scores.csv", ROWS, "statement.md", STATEMENTS, ANSWERS)
 """Files of the report that are copied as they are."""
 ALL = "all"
 """In the place of a site, in names of figures over several."""
@@ -71,8 +81,8 @@ def collect_figures(artifacts: Mapping[str, Path], sites: Iterable[str], *, page
     everybody, report = frozenset(sites), artifacts["report"]
     points = (
         *_read_curves(artifacts["train"], everybody),
-        *_list_score_points(json.loads((report / "scores.json").read_text())),
-        *_losses_of_privacy(json.loads((report / "statement.json").read_text())),
+        *_list_score_points(read_scores(report)),
+        *_losses_of_privacy(read_statements(report)),
     )
     return Figures(
         points=tuple(replace(point, name=ODD.sub("_", point.name)) for point in points),
@@ -94,43 +104,44 @@ def _read_curves(train: Path, everybody: frozenset[str]) -> Iterator[Point]:
     for path in list_paths(train, "*.json"):
         if path.name == MANIFEST:
             continue
-        method = json.loads(path.read_text())
-        for site, series in method["losses"].items():
+        method = read_trained(train, path.stem)
+        for site, series in method.losses.items():
             whose = everybody if site == CENTRAL else frozenset({site})
-            yield from _list_points(f"loss/{method['label']}/{site}", series, whose)
-        yield from _list_points(f"loss/{method['label']}/{ALL}", method["totals"], everybody)
+            yield from _list_points(f"loss/{method.label}/{site}", series, whose)
+        yield from _list_points(f"loss/{method.label}/{ALL}", method.totals, everybody)
 
 
-def _list_points(name: str, series: Mapping[str, Any], sites: frozenset[str]) -> Iterator[Point]:
+def _list_points(name: str, series: Mapping[str, float | None], sites: frozenset[str]) -> Iterator[Point]:
     """The finite values of a series as points of a curve."""
     for round_, value in sorted(series.items(), key=lambda one: int(one[0])):
-        if _is_finite(value):
-            yield Point(name, int(round_), float(value), sites)
+        if value is not None and math.isfinite(value):
+            yield Point(name, int(round_), value, sites)
 
 
-def _list_score_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[Point]:
+def _list_score_points(rows: Iterable[ScoreRow]) -> Iterator[Point]:
     """Each score with its interval: `MEASURE/METHOD/SITE`, `.../SITE.low` and `.../SITE.high`; over several sites the
     protocol stands in the place of the site.
     """
     for row in rows:
-        at = row["sites"][0] if row["protocol"] in AT_ONE else row["protocol"]
-        name, sites = f"{row['measure']}/{row['method']}/{at}", frozenset(map(str, row["sites"]))
-        for suffix, key in (("", "value"), (".low", "low"), (".high", "high")):
-            if _is_finite(row[key]):
-                yield Point(f"{name}{suffix}", 0, float(row[key]), sites)
+        at = row.sites[0] if row.protocol in AT_ONE else row.protocol
+        name, sites = f"{row.measure}/{row.method}/{at}", frozenset(row.sites)
+        for suffix, value in (("", row.value), (".low", row.low), (".high", row.high)):
+            if math.isfinite(value):
+                yield Point(f"{name}{suffix}", 0, float(value), sites)
 
 
-def _losses_of_privacy(statements: Mapping[str, Mapping[str, Any]]) -> Iterator[Point]:
+def _losses_of_privacy(statements: Mapping[str, Statement]) -> Iterator[Point]:
     """ε and δ of each hospital, where ε is finite: `epsilon/SITE`, `delta/SITE`."""
     for site, statement in statements.items():
-        for key in ("epsilon", "delta") if _is_finite(statement["epsilon"]) else ():
-            yield Point(f"{key}/{site}", 0, float(statement[key]), frozenset({site}))
+        if math.isfinite(statement.epsilon):
+            yield Point(f"epsilon/{site}", 0, statement.epsilon, frozenset({site}))
+            yield Point(f"delta/{site}", 0, statement.delta, frozenset({site}))
 
 
 def _select_settings(artifacts: Mapping[str, Path]) -> dict[str, str]:
     """Settings and digests, as texts: nothing of them depends on patients, and nothing names a hospital's files."""
-    page = json.loads((artifacts["report"] / "report.json").read_text())
-    chosen = json.loads(page["settings"])
+    page = read_page(artifacts["report"])
+    chosen = json.loads(page.settings)
     train = chosen["train"]
     values = {key: chosen[key] for key in SETTLED if key in chosen}
     values |= {f"train.{key}": train[key] for key in ("schedule", "work")}
@@ -139,10 +150,5 @@ def _select_settings(artifacts: Mapping[str, Path]) -> dict[str, str]:
         key: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for key, value in values.items()
     }
     texts |= {f"digest.{stage}": folder.name for stage, folder in artifacts.items()}
-    texts |= {"run": str(page["run"]), "consilium": str(read_manifest(artifacts["report"])["versions"]["consilium"])}
+    texts |= {"run": page.run, "consilium": str(read_manifest(artifacts["report"])["versions"]["consilium"])}
     return {key: text[:LONGEST] for key, text in texts.items()}
-
-
-def _is_finite(value: object) -> bool:
-    """Whether a value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
