@@ -135,7 +135,7 @@ def scores_csv(rows: Sequence[ScoreRow]) -> str:
 
 def to_json(value: Any) -> str:
     """Strict JSON of any nesting of dataclasses, mappings and sequences; a number that is not finite is null."""
-    return json.dumps(_plain_json(value), indent=1, allow_nan=False, ensure_ascii=False)
+    return json.dumps(plain_json(value), indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
@@ -147,7 +147,7 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     """
     try:
         restored: T = _restore(json.loads(text), kind)
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise ValueError(f"not of the form of {getattr(kind, '__name__', kind)}: {error}") from error
     return restored
 
@@ -177,12 +177,12 @@ def _restore(value: Any, hint: Any) -> Any:
 _hints_of = functools.cache(get_type_hints)
 
 
-def _plain_json(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """Dataclasses as objects, tuples as lists, and null for numbers that are not finite."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _plain_json(dataclasses.asdict(value))
+        return plain_json(dataclasses.asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): _plain_json(item) for key, item in value.items()}
+        return {str(key): plain_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain_json(item) for item in value]
+        return [plain_json(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from evaluation.rows import PRIVATE
+from evaluation.records import RunPage, SplitCount
+from evaluation.rows import PRIVATE, from_json, plain_json
 from federation.models.adapted import fixed_in
 from federation.parameters import count_values, read_parameters
 from pipelines.exports.network import describe_preparation
 from pipelines.hospital.beginnings import START, describe_beginnings
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import ALGORITHM, Ready
-from privacy.message import Json, as_mapping
+from privacy.message import Json
 
 INTENDED = "Research on images that are prepared as stated below. Not a medical device, not for diagnosis."
 LIMITS = (
@@ -30,18 +33,139 @@ LIMITS = (
     "Its probabilities are not calibrated for another hospital, unless the settings below say how.",
     "Images that were prepared in another way get a score as well, and it means nothing.",
 )
-STATED = ("unit", "adjacency", "epsilon", "delta", "accountant", "meaning", "outside", "first", "last", "lines")
-"""Of a privacy statement, what the card quotes."""
-FIGURES = ("measure", "value", "low", "high", "patients", "images", "positives", "assessable", "noise")
-"""Of a row of scores, what the card quotes."""
+
+
+@dataclass(frozen=True)
+class AboutModel:
+    """What the model is. training: of its rounds. network: its settings."""
+
+    label: str
+    digest: str
+    site: str
+    run: Json
+    round: Json
+    training: Mapping[str, Json]
+    program: Json
+    checkpoint: Json
+    parameters: int
+    network: Json
+
+
+@dataclass(frozen=True)
+class AboutMethod:
+    """How the model was trained. what: the first sentence of the method's docstring."""
+
+    settings: Json
+    what: str
+    calibration: Json
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """This hospital's counts as it released them, and how many hospitals took part."""
+
+    hospitals: int
+    site: str
+    splits: tuple[SplitCount, ...]
+    counted: str
+
+
+@dataclass(frozen=True)
+class CardScore:
+    """Of a row of scores, what the card quotes."""
+
+    measure: str
+    value: float
+    low: float
+    high: float
+    patients: int
+    images: int
+    positives: int
+    assessable: bool
+    noise: float
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Of a privacy statement, what the card quotes."""
+
+    unit: str
+    adjacency: str
+    epsilon: float | Literal["Infinity"]
+    delta: float
+    accountant: str
+    meaning: str
+    outside: tuple[str, ...]
+    first: str
+    last: str
+    lines: int
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How well the hospital's own membership attack tells training patients from others."""
+
+    auc: float
+    low: float
+    high: float
+    note: str
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """training: the settings of its protection; None: without. attack: None = it was not tried."""
+
+    training: Json
+    statement: Claim | None
+    attack: Attack | None
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """sha256: of the run's settings. stages: the artifact of each."""
+
+    sha256: str
+    stages: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The run whose report is quoted."""
+
+    run: str
+    date: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What is None was not stated, because there was no report. scores: empty = the hospital released none."""
+
+    format: int = 1
+    model: AboutModel
+    method: AboutMethod
+    training_data: TrainingData | None
+    scores: tuple[CardScore, ...] | None
+    privacy: Privacy
+    settings: RunSettings | None
+    preparation: Mapping[str, Json]
+    unlike_studies: str
+    intended_use: str = INTENDED
+    limits: tuple[str, ...]
+    leaves: str
+    licence: str
+    report: Source | None
+
+    def to_json(self) -> str:
+        """The card for machines."""
+        return f"{json.dumps(plain_json(self), indent=1)}\n"
 
 
 class Report(NamedTuple):
-    """The coordinator's `report.json`. verified: whether the training that it reports is the one that made the model;
-    None if the run's other artifacts are not there to tell.
+    """The coordinator's page. verified: whether the training that it reports is the one that made the model; None if
+    the run's other artifacts are not there to tell.
     """
 
-    said: Mapping[str, Any]
+    page: RunPage
     verified: bool | None
 
 
@@ -61,18 +185,15 @@ def read_report(path: Path, ready: Ready) -> Report:
     """
     site, label, run = (str(ready.facts.get(name, "")) for name in ("site", "label", "run"))
     try:
-        page = json.loads(path.read_bytes())
-        known = {str(row["site"]) for row in page["sites"]}, {str(row["method"]) for row in page["models"]}
-        about = str(page["run"])
-    except (KeyError, TypeError, ValueError) as error:
+        page = from_json(RunPage, path.read_bytes())
+    except ValueError as error:
         raise ValueError(
             f"{path} is no report.json of a run ({error}); give runs/NAME/report/DIGEST/report.json"
         ) from error
-    wrong = (
-        [] if run.partition("/")[0] == about else [f"it is of the run {about}, the model of {run.partition('/')[0]}"]
-    )
-    wrong += [] if site in known[0] else [f"it knows no hospital {site}"]
-    wrong += [] if label in known[1] else [f"it knows no method {label}"]
+    name, wrong = run.partition("/")[0], list[str]()
+    wrong += [] if name == page.run else [f"it is of the run {page.run}, the model of {name}"]
+    wrong += [] if site in {counts.site for counts in page.sites} else [f"it knows no hospital {site}"]
+    wrong += [] if label in {model.method for model in page.models} else [f"it knows no method {label}"]
     verified = None if wrong else _same_training(path, page, ready)
     if verified is False:
         wrong.append("it reports another training of this method; make the report again")
@@ -81,55 +202,50 @@ def read_report(path: Path, ready: Ready) -> Report:
     return Report(page, verified)
 
 
-def _same_training(path: Path, page: Mapping[str, Any], ready: Ready) -> bool | None:
+def _same_training(path: Path, page: RunPage, ready: Ready) -> bool | None:
     """Whether the stage `train` that the report names made this model; None if its artifact is not there."""
     run = path.resolve().parents[2]
-    train = next((str(stage["why"]) for stage in page["stages"] if stage["stage"] == "train"), "")
+    train = next((stage.why for stage in page.stages if stage.stage == "train"), "")
     results = [] if not train else sorted((run / train).glob("*.json"))
     runs = {json.loads(path.read_bytes()).get("train_run") for path in results if path.name != "manifest.json"}
     return str(ready.facts.get("run")) in runs if runs else None
 
 
-def build_card(ready: Ready, report: Report | None, *, licence: str, leaves: str) -> dict[str, Json]:
-    """The card as plain JSON. licence: of the model; empty = none was given. leaves: who may get it, in words."""
+def build_card(ready: Ready, report: Report | None, *, licence: str, leaves: str) -> Card:
+    """The card. licence: of the model; empty = none was given. leaves: who may get it, in words."""
     facts = ready.facts
     site, label = str(facts.get("site", "")), str(facts.get("label", ""))
-    page = None if report is None else report.said
-    return {
-        "format": 1,
-        "model": {
-            "label": label,
-            "digest": ready.digest,
-            "site": site,
-            "run": facts.get("run"),
-            "round": facts.get("round"),
-            "training": {name: facts.get(name) for name in ("rounds_trained", "rounds", "ended")},
-            "program": facts.get("program"),
-            "checkpoint": facts.get("checkpoint"),
-            "parameters": count_values({**read_parameters(ready.module), **fixed_in(ready.module)}),
-            "network": to_plain(ready.task.model),
-        },
-        "method": {
-            "settings": facts.get("algorithm"),
-            "what": _describe_method(facts),
-            "calibration": facts.get("calibration"),
-        },
-        "training_data": None if page is None else _describe_data(page, site),
-        "scores": None if page is None else _list_scores(page, site, label),
-        "privacy": {
-            "training": facts.get("privacy"),
-            "statement": None if page is None else _select_statement(page, site),
-            "attack": None if page is None else _select_attack(page, site, label),
-        },
-        "settings": None if page is None else _settings(page),
-        "preparation": describe_preparation(ready),
-        "unlike_studies": _describe_likeness(ready),
-        "intended_use": INTENDED,
-        "limits": [*LIMITS, *_own_limits(ready, report)],
-        "leaves": leaves,
-        "licence": licence or "none was given: ask the hospital before any use",
-        "report": None if page is None else {"run": page["run"], "date": page["date"]},
-    }
+    page = None if report is None else report.page
+    scores = None if page is None else _list_scores(page, site, label)
+    return Card(
+        model=AboutModel(
+            label=label,
+            digest=ready.digest,
+            site=site,
+            run=facts.get("run"),
+            round=facts.get("round"),
+            training={name: facts.get(name) for name in ("rounds_trained", "rounds", "ended")},
+            program=facts.get("program"),
+            checkpoint=facts.get("checkpoint"),
+            parameters=count_values({**read_parameters(ready.module), **fixed_in(ready.module)}),
+            network=to_plain(ready.task.model),
+        ),
+        method=AboutMethod(facts.get("algorithm"), _describe_method(facts), facts.get("calibration")),
+        training_data=None if page is None else _describe_data(page, site),
+        scores=scores,
+        privacy=Privacy(
+            facts.get("privacy"),
+            None if page is None else _select_statement(page, site),
+            None if page is None else _select_attack(page, site, label),
+        ),
+        settings=None if page is None else _select_settings(page),
+        preparation=describe_preparation(ready),
+        unlike_studies=_describe_likeness(ready),
+        limits=(*LIMITS, *_list_limits(ready, report, scores or ())),
+        leaves=leaves,
+        licence=licence or "none was given: ask the hospital before any use",
+        report=None if page is None else Source(page.run, page.date),
+    )
 
 
 def _describe_method(facts: Mapping[str, Json]) -> str:
@@ -139,50 +255,45 @@ def _describe_method(facts: Mapping[str, Json]) -> str:
     return " ".join(lines.split())
 
 
-def _describe_data(page: Mapping[str, Any], site: str) -> Json:
+def _describe_data(page: RunPage, site: str) -> TrainingData:
     """This hospital's counts as it released them, and how many hospitals took part."""
-    site_counts = next(counts for counts in page["sites"] if counts["site"] == site)
-    return {
-        "hospitals": len(page["sites"]),
-        "site": site,
-        "splits": site_counts["splits"],
-        "counted": site_counts["released"] or "exact",
-    }
+    counts = next(counts for counts in page.sites if counts.site == site)
+    return TrainingData(len(page.sites), site, counts.splits, counts.released or "exact")
 
 
-def _list_scores(page: Mapping[str, Any], site: str, label: str) -> Json:
+def _list_scores(page: RunPage, site: str, label: str) -> tuple[CardScore, ...]:
     """This hospital's scores of this model, with intervals."""
-    rows = [
-        {name: row[name] for name in FIGURES}
-        for row in page["scores"]
-        if row["method"] == label and row["protocol"] == PRIVATE and row["sites"] == [site]
-    ]
-    return list(rows)
+    own_rows = (row for row in page.scores if row.method == label and row.protocol == PRIVATE and row.sites == (site,))
+    return tuple(CardScore(**_quote(row, CardScore)) for row in own_rows)
 
 
-def _select_statement(page: Mapping[str, Any], site: str) -> Json:
-    """Of this hospital's privacy statement the claim itself; an ε that is null there is infinite."""
-    statement = next((row for row in page["statements"] if row["site"] == site), None)
+def _select_statement(page: RunPage, site: str) -> Claim | None:
+    """Of this hospital's privacy statement the claim itself; in the report an infinite ε is no number."""
+    statement = next((statement for statement in page.statements if statement.site == site), None)
     if statement is None:
         return None
-    claim = {name: statement[name] for name in STATED}
-    return {**claim, "epsilon": "Infinity" if claim["epsilon"] is None else claim["epsilon"]}
+    claim = Claim(**_quote(statement, Claim))
+    return claim if math.isfinite(statement.epsilon) else replace(claim, epsilon="Infinity")
 
 
-def _select_attack(page: Mapping[str, Any], site: str, label: str) -> Json:
-    """How well the hospital's own membership attack tells training patients from others; None: it was not tried."""
-    rows = (row for row in page["membership"] if row["site"] == site and row["method"] == label)
-    attack = next(rows, None)
-    return None if attack is None else {name: attack[name] for name in ("auc", "low", "high", "note")}
+def _select_attack(page: RunPage, site: str, label: str) -> Attack | None:
+    """The hospital's own membership attack on this model; None: it was not tried."""
+    attack = next((row for row in page.membership if row.site == site and row.method == label), None)
+    return None if attack is None else Attack(attack.auc, attack.low, attack.high, attack.note)
 
 
-def _settings(page: Mapping[str, Any]) -> Json:
+def _quote(record: object, kind: type) -> dict[str, Any]:
+    """The fields of a record that a smaller kind of record has."""
+    return {field.name: getattr(record, field.name) for field in fields(kind)}
+
+
+def _select_settings(page: RunPage) -> RunSettings:
     """Digest of the run's settings, and why each stage ran."""
-    stages: dict[str, Json] = {stage["stage"]: stage["why"] for stage in page["stages"]}
-    return {"sha256": hashlib.sha256(str(page["settings"]).encode()).hexdigest(), "stages": stages}
+    digest = hashlib.sha256(page.settings.encode()).hexdigest()
+    return RunSettings(digest, {stage.stage: stage.why for stage in page.stages})
 
 
-def _describe_likeness(ready: Ready) -> Json:
+def _describe_likeness(ready: Ready) -> str:
     """How the model tells studies unlike those that it learnt from."""
     if isinstance(ready.likeness, str):
         return f"Whether a study is like those that the model learnt from cannot be told: {ready.likeness}."
@@ -192,16 +303,14 @@ def _describe_likeness(ready: Ready) -> Json:
     )
 
 
-def _own_limits(ready: Ready, report: Report | None) -> Sequence[str]:
+def _list_limits(ready: Ready, report: Report | None, scores: Sequence[CardScore]) -> Sequence[str]:
     """Limits that follow from the figures."""
     limits = []
-    site, label = str(ready.facts.get("site", "")), str(ready.facts.get("label", ""))
-    rows = [] if report is None else _list_scores(report.said, site, label)
     if report is None:
         limits.append("No scores are stated: the card was written without the report of the run.")
-    elif not rows:
+    elif not scores:
         limits.append("No scores are stated: the hospital released none of this model.")
-    if isinstance(rows, list) and any(not as_mapping(row)["assessable"] for row in rows):
+    if any(not score.assessable for score in scores):
         limits.append("Some scores rest on too few test patients to be judged; they are marked.")
     if report is not None and report.verified is None:
         limits.append("Whether the report is of this very training could not be checked: its other artifacts are away.")

@@ -14,7 +14,7 @@ from torch import Tensor
 from pipelines.batch.loop import NOTICE, print_text, run_batch
 from pipelines.data.study import Rejected
 from pipelines.exports.bundle import bundle_files
-from pipelines.exports.card import build_card, find_report, read_report
+from pipelines.exports.card import Card, build_card, find_report, read_report
 from pipelines.exports.card_markdown import render_markdown
 from pipelines.exports.examples import FOLDER, Prepared, read_examples, write_examples
 from pipelines.exports.leaving import STAYS, book_files, check_allowed, iso_time, policy_of, released_words
@@ -113,8 +113,8 @@ def made_files(
         raise ValueError(f"the model's label {label[:60]!r} cannot be a file name")
     files: dict[str, bytes] = {}
     checked: dict[str, float] = {}
-    card_facts = _build_card(ready, options, leaves)
-    text = render_markdown(card_facts)
+    card = _build_card(ready, options, leaves)
+    text = render_markdown(card)
     if options.onnx:
         files[f"{label}.onnx"], checked["onnx"] = onnx_bytes(ready, real)
     if options.bundle:
@@ -122,11 +122,11 @@ def made_files(
         files |= {f"{label}/{name}": data for name, data in parts.items()}
     if options.card:
         files[f"{label}.card.md"] = text.encode()
-        files[f"{label}.card.json"] = f"{json.dumps(card_facts, indent=1)}\n".encode()
+        files[f"{label}.card.json"] = card.to_json().encode()
     return files, checked
 
 
-def _build_card(ready: Ready, options: argparse.Namespace, leaves: str) -> dict[str, Json]:
+def _build_card(ready: Ready, options: argparse.Namespace, leaves: str) -> Card:
     """The card, with the figures of the report that is given or lies beside the model."""
     path = find_report(Path(options.model)) if options.report is None else Path(options.report)
     report = None if path is None else read_report(path, ready)

@@ -22,7 +22,6 @@ from federation.task import Task
 from pipelines.exports.card import build_card
 from pipelines.run import main
 from pipelines.runs.exits import Exit
-from privacy.message import as_list
 
 MLP = Mlp(hidden=(4,))
 TASK = Task(MLP, (1, 8, 8), 2)
@@ -68,10 +67,8 @@ def test_what_is_told_of_a_file_is_its_digest_and_that_nobody_calls_it_public(tm
     assert outside.startswith("Those whose data shaped weights of a file with which networks began") and code in outside
     ready = results.ready("fedavg", "north")
     assert ready.facts["start"] == results.starts["fedavg"], "the finished model knows it, wherever it goes"
-    limits = build_card(ready, None, licence="", leaves="")["limits"]
-    assert any(
-        str(one).startswith(f"Networks began with weights of a file (SHA-256 {code})") for one in as_list(limits)
-    )
+    limits = build_card(ready, None, licence="", leaves="").limits
+    assert any(one.startswith(f"Networks began with weights of a file (SHA-256 {code})") for one in limits)
     (manifest,) = results.folder.glob("pretrain/*/manifest.json")
     assert code in manifest.read_text()
     written(file, 2)

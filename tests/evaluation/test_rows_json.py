@@ -33,7 +33,7 @@ def test_a_row_comes_back_with_all_of_its_types(row: ScoreRow) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", '{"sites": 4}', '"text"', "null"])
 def test_what_is_none_of_them_is_no_record(text: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="not of the form of RunPage"):
         from_json(RunPage, text)
 
 

@@ -131,12 +131,13 @@ def test_a_report_of_another_training_is_refused_and_without_one_no_figure_is_gi
     assert export([str(FEDPER), "--out", "out", "--card"]) == Exit.CONFIG
     assert "it reports another training of this method" in " ".join(capsys.readouterr().err.split())
     assert not Path("out").exists()
+    page = json.loads(path.read_text())
     path.unlink()
     assert export([str(FEDPER), "--out", "out", "--card"]) == Exit.OK
     card = json.loads(Path("out/fedper.card.json").read_text())
     assert card["scores"] is None and card["training_data"] is None and card["privacy"]["statement"] is None
     assert any("without the report of the run" in one for one in card["limits"])
-    path.write_text(json.dumps({"run": "tiny", "sites": [{"site": "c"}], "models": [], "stages": []}))
+    path.write_text(json.dumps({**page, "sites": [], "models": []}))
     assert export([str(FEDPER), "--out", "out", "--card"]) == Exit.CONFIG
     told = " ".join(capsys.readouterr().err.split())
     assert "it knows no hospital a; it knows no method fedper" in told, "all problems at once"
