@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from evaluation.benchmark import (
     SignedModel,
     Visited,
     as_facts,
+    list_findings,
     rank_standings,
     render_benchmark_page,
 )
@@ -35,7 +37,7 @@ from pipelines.models.file import Ready
 from pipelines.models.signed import Signed
 from pipelines.requests.ingest import Counted
 from pipelines.settings.benchmark import BenchmarkSettings
-from privacy.message import Json, as_list, as_mapping
+from privacy.message import Json, as_mapping
 
 MEANINGS: Mapping[str, str] = {
     "policy_model": "it trusts no key that signed this model",
@@ -69,11 +71,12 @@ SUMMARY_NAMES = {PRIVATE_MEAN: "mean over hospitals", OVERALL: "all as one sampl
 
 
 class ReportFiles(NamedTuple):
-    """Texts of the coordinator's files: the page, its contents as JSON, and all scores as CSV."""
+    """Texts of the coordinator's files: the page, its contents as JSON, and all scores as CSV; lines for a terminal."""
 
     page: str
     facts: str
     scores: str
+    lines: list[str]
 
 
 def build_report_files(
@@ -87,7 +90,9 @@ def build_report_files(
 ) -> ReportFiles:
     """The files of a benchmark. command: to run it again. far: whether hospitals are on other machines."""
     page = build_page(settings, models, answers, now=now, command=command, far=far)
-    return ReportFiles(render_benchmark_page(page), to_json(as_facts(page)), scores_csv(page.scores))
+    return ReportFiles(
+        render_benchmark_page(page), to_json(as_facts(page)), scores_csv(page.scores), list_leading_lines(page)
+    )
 
 
 def build_page(
@@ -223,16 +228,16 @@ def _draw_pictures(page: BenchmarkPage, tables: Mapping[str, Mapping[tuple[str, 
     )
 
 
-def list_leading_lines(page: Mapping[str, Json]) -> list[str]:
-    """The main contents of the page, in lines for a terminal. page: `benchmark.json`."""
-    lines = [str(text) for text in as_list(page["findings"])]
-    for hospital in map(as_mapping, as_list(page["hospitals"])):
-        row, refused = as_mapping(hospital["by"]), as_mapping(hospital["reasons"])
-        if row:
-            interval = "" if row["low"] is None else f" [{row['low']:.3f}-{row['high']:.3f}]"
-            value = "–" if row["value"] is None else f"{row['value']:.3f}"
-            lines.append(f"  {hospital['site']}: {page['measure']} {value}{interval}, {row['patients']} patients")
-        for label, reason in refused.items():
-            refusal = as_mapping(reason)
-            lines.append(f"  {hospital['site']}: no score of {label}, {refusal['code']}: {refusal['meaning']}")
+def list_leading_lines(page: BenchmarkPage) -> list[str]:
+    """The main contents of the page, in lines for a terminal."""
+    lines, measure = [*list_findings(page)], primary_measure(page.scores)
+    reasons = {visited.site: visited.reasons for visited in page.sites}
+    for standing in rank_standings(page):
+        site, row = standing.site, standing.row
+        if row is not None:
+            interval = f" [{row.low:.3f}-{row.high:.3f}]" if math.isfinite(row.low) else ""
+            value = f"{row.value:.3f}" if math.isfinite(row.value) else "–"
+            lines.append(f"  {site}: {measure} {value}{interval}, {row.patients} patients")
+        for label, reason in reasons[site].items():
+            lines.append(f"  {site}: no score of {label}, {reason.code}: {reason.meaning}")
     return lines

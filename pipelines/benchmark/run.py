@@ -18,7 +18,7 @@ from rich.console import Console
 
 from federation.engine import Engine, InProcess
 from pipelines.benchmark.asking import VERSION, HospitalAnswers, ask_hospital
-from pipelines.benchmark.report import build_report_files, list_leading_lines
+from pipelines.benchmark.report import ReportFiles, build_report_files
 from pipelines.hospital.files import is_unwritten
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.simulated import make_simulated_workers
@@ -77,13 +77,13 @@ def run_benchmark(
         save_versions(root, versions := read_kept_versions(root, {STAGE: VERSION}, spend=[STAGE] * options.spend))
         answers = _ask_hospitals(settings, models, engines, root, stopping.check, console, versions[STAGE])
         files = build_report_files(settings, models, answers, now=_iso_time(), command=command, far=engine is not None)
-        _write_files(root, files._asdict(), answers)
+        _write_files(root, files, answers)
     code = Exit.OK if any(site_answers.evidence for site_answers in answers) else Exit.SITE
-    facts = json.loads(files.facts)
     if options.json:
+        facts = json.loads(files.facts)
         print(json.dumps({"exit": int(code), "page": str(root / PAGE), **facts}))  # noqa: T201 - the machine's answer
         return int(code)
-    for line in (*list_leading_lines(facts), f"page: {root / PAGE}"):
+    for line in (*files.lines, f"page: {root / PAGE}"):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return int(code)
 
@@ -151,7 +151,7 @@ def _ask_hospitals(
     return answers
 
 
-def _write_files(root: Path, files: Mapping[str, str], answers: Sequence[HospitalAnswers]) -> None:
+def _write_files(root: Path, files: ReportFiles, answers: Sequence[HospitalAnswers]) -> None:
     """Write replies first, and the page last."""
     replies = DiskFolder(root / REPLIES)
     replies_by_file = {
@@ -164,8 +164,8 @@ def _write_files(root: Path, files: Mapping[str, str], answers: Sequence[Hospita
     for name, reply in replies_by_file.items():
         replies.write(name, to_bytes(to_message(reply)))
     folder = DiskFolder(root)
-    for name, key in ((SCORES, "scores"), (FACTS, "facts"), (PAGE, "page")):
-        folder.write(name, files[key].encode())
+    for name, text in ((SCORES, files.scores), (FACTS, files.facts), (PAGE, files.page)):
+        folder.write(name, text.encode())
 
 
 def _print_check(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -13,6 +13,7 @@ from evaluation.records import RunPage
 from evaluation.rows import ScoreRow, from_json, to_json
 from pipelines.requests.ingest import INGEST, Counted, CountedOnce
 from pipelines.requests.request import Request
+from pipelines.requests.score import Scored
 from pipelines.requests.writing import read_reply, to_facts
 from privacy.message import Json, Message
 from privacy.release.form import read_form
@@ -29,7 +30,7 @@ SYNTHESIS = "synthesis.json"
 SHARED = "shared.safetensors"
 OUTSIDE_FOLDER = "outside"
 """Folder of the stage `route` with the external sites' counts of their cohorts."""
-INDEX = "index.json"
+INDEX, REFUSED = "index.json", "refused.json"
 AGREED = "agreed.json"
 """Site -> null, or the code with which it did not let its figures go to tracking tools."""
 PAGE, ANSWERS = "report.html", "answers.json"
@@ -70,9 +71,68 @@ def read_statements(report: Path) -> dict[str, Statement]:
     return {site: statement_from(content) for site, content in json.loads((report / STATEMENTS).read_bytes()).items()}
 
 
+@dataclass(frozen=True)
+class ScoredFile:
+    """A reply with scores in an artifact of the stage `evaluate` or `route`. label: of the line. run: in which it was
+    routed; None = `evaluate` has it.
+    """
+
+    label: str
+    model_site: str
+    test_site: str
+    file: str
+    run: str | None = None
+
+
+def write_index(folder: Path, index: Sequence[ScoredFile]) -> None:
+    """Write what the artifact's files are."""
+    entries = [{name: value for name, value in vars(entry).items() if value is not None} for entry in index]
+    (folder / INDEX).write_text(json.dumps(entries, indent=1))
+
+
+def read_index(artifact: Path) -> tuple[ScoredFile, ...]:
+    """What the artifact's files are. Raises: ValueError: it is damaged."""
+    return from_json(tuple[ScoredFile, ...], (artifact / INDEX).read_bytes())
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A request that a site refused, and its code."""
+
+    site: str
+    request: str
+    code: str
+
+
+def write_refused(folder: Path, refused: Sequence[Refusal]) -> None:
+    """Write which sites refused to score models."""
+    (folder / REFUSED).write_text(json.dumps([vars(refusal) for refusal in refused], indent=1))
+
+
+def read_refused(artifact: Path) -> tuple[Refusal, ...]:
+    """Which sites refused to score models. Raises: ValueError: the file is damaged."""
+    return from_json(tuple[Refusal, ...], (artifact / REFUSED).read_bytes())
+
+
+@dataclass(frozen=True)
+class Targeted:
+    """What the stage `score` found. target: the hospital whose images are imitated. release: how scores were released.
+    scores: of the hospitals that were asked.
+    """
+
+    target: str
+    release: str
+    scores: Mapping[str, Scored]
+
+
+def read_target(artifact: Path) -> Targeted:
+    """What the stage `score` found. Raises: ValueError: the file is damaged."""
+    return from_json(Targeted, (artifact / SCORES).read_bytes())
+
+
 def target_of(artifact: Path) -> str:
     """The hospital whose images are imitated, from the artifact of the stage `score`."""
-    return str(json.loads((artifact / SCORES).read_text())["target"])
+    return read_target(artifact).target
 
 
 def write_replies(path: Path, replies: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from evaluation.adaptation import AdaptedLine, adaptation_curves
 from evaluation.records import RunPage, SitePage, SplitCount
 from evaluation.report import OutsideDetails, render_coordinator_page, render_outside_page, select_best_rows
 from evaluation.rows import ScoreRow
+from pipelines.coordinator.audits import InversionAttempt, Inverted
 from pipelines.coordinator.report.external_sites import find_field_setting
 from pipelines.coordinator.report.methods import build_inversion_rows
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, summarize_coefficients
@@ -323,15 +324,18 @@ def test_inversion_stands_on_the_coordinators_page_with_the_mean_image_beside_it
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("attempt", "said"),
     [
-        ({"refused": None, "found": None}, "kept on the hospital's own page, report.html in its folder"),
-        ({"refused": "policy_request", "found": None}, "not made: policy_request"),
-        ({"refused": None, "found": {"reason": "there is no image to draw"}}, "there is no image to draw"),
+        (InversionAttempt("north", "fedavg", None), "kept on the hospital's own page, report.html in its folder"),
+        (InversionAttempt("north", "fedavg", None, "policy_request"), "not made: policy_request"),
+        (
+            InversionAttempt("north", "fedavg", Inverted(reason="there is no image to draw")),
+            "there is no image to draw",
+        ),
     ],
 )
-def test_where_no_figure_left_the_page_says_where_it_is_or_why_there_is_none(entry, said):
-    rows = tuple(build_inversion_rows({"site": "north", "method": "fedavg", **entry}))
+def test_where_no_figure_left_the_page_says_where_it_is_or_why_there_is_none(attempt, said):
+    rows = tuple(build_inversion_rows(attempt))
     none: dict[str, tuple] = dict.fromkeys(("sites", "scores", "gains", "methods", "missing", "stages", "commands"), ())
     page = render_coordinator_page(RunPage("t", "r", "d", "w", True, "", left=(), settings="", inversion=rows, **none))
     assert f"{said}: fedavg at north." in words(page).replace(" :", ":") or said in words(page)

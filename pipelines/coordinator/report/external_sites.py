@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
 from evaluation.records import Knew, SiteCounts, SplitCount, Withdrawn
-from pipelines.coordinator.artifacts import INDEX, OUTSIDE_FOLDER, Counts, read_counts
+from pipelines.coordinator.artifacts import OUTSIDE_FOLDER, Counts, read_counts, read_index
 from pipelines.coordinator.report.gap import find_untreated_line
 from pipelines.coordinator.world import World
 from pipelines.data.images import Pictures, Slices, Target, Volumes
@@ -42,12 +41,12 @@ def build_outside_questions(world: World, route: Path, common: CommonPart) -> di
 
     Gains are over the line that nothing was done to (`untreated`), else over the first whose model was not adapted.
     """
-    index = json.loads((route / INDEX).read_text())
+    index = read_index(route)
     config, plan = world.config, world.config.route
     still = [label for label, line in plan.lines.items() if line.how.name == "as_trained"] if plan is not None else []
     return {
         site: OutsideReport(
-            lines=[{"label": e["label"], "run": e["run"]} for e in index if e["test_site"] == site],
+            lines=[{"label": e.label, "run": e.run or ""} for e in index if e.test_site == site],
             reference=find_untreated_line(config) or next(iter(still), None),
             names=list(config.task.names),
             field=find_field_setting(config),

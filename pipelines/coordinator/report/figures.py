@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +34,7 @@ from evaluation.protocols import Evidence, own_model_table, score_matrix
 from evaluation.reliability import calibration_curves
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.wording import Words
-from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.coordinator.artifacts import CENTRAL, ScoredFile, read_index
 from pipelines.coordinator.trained import Matrix, TrainedMethod
 from pipelines.hospital.segmentation import FLOOR
 from privacy.message import Message, from_bytes
@@ -237,21 +236,21 @@ def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
     for entry, reply in _read_evaluations(folder):
         tensors = {n: t for n, t in reply.tensors.items() if not n.startswith(FLOOR)}
         evidence = parse_evidence(tensors, reply.facts, copies=copies, seed=seed)
-        tables.setdefault(entry["label"], {})[entry["model_site"], entry["test_site"]] = evidence
+        tables.setdefault(entry.label, {})[entry.model_site, entry.test_site] = evidence
     return tables
 
 
 def read_floor(folder: Path) -> dict[str, Overlaps]:
     """The mean mask's overlaps by site, where methods segment."""
     floor_tensors = {
-        entry["test_site"]: {n.removeprefix(FLOOR): t for n, t in reply.tensors.items() if n.startswith(FLOOR)}
+        entry.test_site: {n.removeprefix(FLOOR): t for n, t in reply.tensors.items() if n.startswith(FLOOR)}
         for entry, reply in _read_evaluations(folder)
         if f"{FLOOR}totals" in reply.tensors
     }
     return {site: from_overlaps(tensors) for site, tensors in floor_tensors.items()}
 
 
-def _read_evaluations(folder: Path) -> Iterator[tuple[dict[str, str], Message]]:
+def _read_evaluations(folder: Path) -> Iterator[tuple[ScoredFile, Message]]:
     """Of the evaluate stage, with what its index says of each."""
-    for entry in json.loads((folder / "index.json").read_text()):
-        yield entry, from_bytes((folder / entry["file"]).read_bytes())
+    for entry in read_index(folder):
+        yield entry, from_bytes((folder / entry.file).read_bytes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from harmonize.embedding import FEWEST, compute_basis, project_images, tsne
 from harmonize.prior import PRIORS, draw_pictures
 from harmonize.synthesis import make_protection
 from harmonize.wgan import WganGp, compute_true_cost
-from pipelines.coordinator.artifacts import OUTSIDE_FOLDER, SCORES, SHARED, read_counts, read_replies
+from pipelines.coordinator.artifacts import OUTSIDE_FOLDER, SHARED, read_counts, read_replies, read_target
 from pipelines.coordinator.world import World
 from pipelines.requests.translate import TRANSLATE, Translated
 from pipelines.runs.store import read_manifest
@@ -40,21 +39,20 @@ def build_harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
     plan = world.config.harmonize
     if plan is None:
         return None
-    summary = json.loads((inputs["score"] / SCORES).read_text())
+    chosen = read_target(inputs["score"])
     scores = tuple(
-        ScoreLine(site, float(site_score["score"]), as_number(site_score.get("deviation")))
-        for site, site_score in summary["scores"].items()
+        ScoreLine(site, float(reply.score), as_number(reply.deviation)) for site, reply in chosen.scores.items()
     )
     return Harmony(
-        target=summary["target"],
-        release=summary["release"],
+        target=chosen.target,
+        release=chosen.release,
         synthesis=describe_synthesis(
-            plan.synthesis, patients=_count_training_patients(inputs["ingest"], summary["target"])
+            plan.synthesis, patients=_count_training_patients(inputs["ingest"], chosen.target)
         ),
         selected=_describe_shared_images(plan, read_manifest(inputs["sample"])["summary"]),
         scores=scores,
         rows=tuple(
-            build_space_row(site, space, translator.name, reply, site == summary["target"] and translator.learns)
+            build_space_row(site, space, translator.name, reply, site == chosen.target and translator.learns)
             for space, translator in plan.translate.items()
             for site, reply in _read_translations(inputs, space).items()
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from evaluation.attacks import InversionRow, MembershipRow
 from evaluation.protocols import rounds_to_reach
@@ -12,10 +11,10 @@ from evaluation.records import MethodCost, Model
 from federation.local_steps import local_steps
 from federation.rehearsal import initial_parameters
 from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.coordinator.audits import InversionAttempt, MembershipAttempt
 from pipelines.coordinator.trained import TrainedMethod
 from pipelines.coordinator.world import World
-from pipelines.hospital.attacks import parse_membership
-from pipelines.hospital.inversion import ATTACKS, MEAN, parse_figure
+from pipelines.hospital.inversion import ATTACKS, MEAN
 from pipelines.loader.overrides import override_settings
 from pipelines.models.file import READY, ended_in
 from pipelines.requests.report import Reported
@@ -115,32 +114,25 @@ def spaces_by_label(world: World, trained: Sequence[TrainedMethod]) -> dict[str,
     }
 
 
-def build_membership_row(entry: Mapping[str, Any]) -> MembershipRow:
+def build_membership_row(attempt: MembershipAttempt) -> MembershipRow:
     """The result of a membership attack, or a note that the hospital kept it on its own page."""
-    if entry["found"] is None:
-        nan, note = float("nan"), f"not made: {entry['refused']}" if entry.get("refused") else FIGURES_AT_HOSPITAL
-        return MembershipRow(entry["site"], entry["method"], nan, nan, nan, nan, 0, 0, note)
-    figures = parse_membership(entry["found"])
+    figures = attempt.found
+    if figures is None:
+        nan, note = float("nan"), f"not made: {attempt.refused}" if attempt.refused else FIGURES_AT_HOSPITAL
+        return MembershipRow(attempt.site, attempt.method, nan, nan, nan, nan, 0, 0, note)
     numbers = (figures.auc, figures.low, figures.high, figures.control_auc, figures.members, figures.others)
-    return MembershipRow(entry["site"], entry["method"], *numbers, figures.reason or "")
+    return MembershipRow(attempt.site, attempt.method, *numbers, figures.reason or "")
 
 
-def build_inversion_rows(entry: Mapping[str, Any]) -> Iterator[InversionRow]:
+def build_inversion_rows(attempt: InversionAttempt) -> Iterator[InversionRow]:
     """A row per inversion attack, beside the mean image as its baseline."""
-    site, method, figures, nan = entry["site"], entry["method"], entry["found"], math.nan
-    if figures is None or "attacks" not in figures:
-        note = (
-            f"not made: {entry['refused']}"
-            if entry.get("refused")
-            else PICTURES_AT_HOSPITAL
-            if figures is None
-            else figures["reason"]
-        )
-        yield InversionRow(site, method, "", nan, nan, nan, nan, 0, 0, str(note))
+    site, method, figures, nan = attempt.site, attempt.method, attempt.found, math.nan
+    if figures is None or not figures.attacks:
+        kept = f"not made: {attempt.refused}" if attempt.refused else PICTURES_AT_HOSPITAL
+        note = kept if figures is None else figures.reason
+        yield InversionRow(site, method, "", nan, nan, nan, nan, 0, 0, note)
         return
-    means, images = figures["attacks"], int(figures["images"])
-    low = parse_figure(means[MEAN]["psnr"]), parse_figure(means[MEAN]["ssim"])
-    for attack in (name for name in ATTACKS if name in means and name != MEAN):
-        mean = means[attack]
-        psnr, ssim = parse_figure(mean["psnr"]), parse_figure(mean["ssim"])
-        yield InversionRow(site, method, attack, psnr, ssim, *low, int(mean["better"]), images)
+    low = figures.attacks[MEAN]
+    for attack in (name for name in ATTACKS if name in figures.attacks and name != MEAN):
+        mean = figures.attacks[attack]
+        yield InversionRow(site, method, attack, mean.psnr, mean.ssim, low.psnr, low.ssim, mean.better, figures.images)

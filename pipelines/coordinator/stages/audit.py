@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.coordinator.audits import AUDITS
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import SitesMissing, World
@@ -64,7 +65,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     inversions = [_build_entry(a, None if r is None else value_or_none(r.inversion)) for a, r in replies]
     drawn = inversions if plan.inversion else []
     audits = {"mechanism": mechanism, "membership": members, "inversion": drawn}
-    (out / "audits.json").write_text(json.dumps(audits, indent=1))
+    (out / AUDITS).write_text(json.dumps(audits, indent=1))
     return {"attacks": len(members), "inversions": len(drawn), "mechanism": mechanism}
 
 

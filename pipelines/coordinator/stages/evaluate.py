@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -13,7 +12,7 @@ from typing import TypeAlias
 
 from federation.matching import ChannelMoments
 from federation.participant import Checkpoint
-from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.coordinator.artifacts import CENTRAL, Refusal, ScoredFile, write_index, write_refused
 from pipelines.coordinator.channels import average_moments
 from pipelines.coordinator.conversations import build_opening, pooled_engine
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method, window_of
@@ -49,8 +48,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     methods, further = world.config.train.methods, list_trainings(world.config.train.repeats)[1:]
     order = [*methods, *world.config.evaluate.variants]
     order += [name_training(method, training) for method in methods for training in further]
-    index: list[dict[str, str]] = []
-    refused: list[Json] = []
+    index: list[ScoredFile] = []
+    refused: list[Refusal] = []
     done = 0
     floor = _floor_of(world)
     with show_progress("evaluate") as step:
@@ -65,12 +64,11 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
                     world, trained, cohorts, line, models, line[0] == floor
                 ):
                     if reply is None:
-                        refused.append({"site": test_site, "request": f"evaluate {line[0]}", "code": BUDGET})
+                        refused.append(Refusal(test_site, f"evaluate {line[0]}", BUDGET))
                         continue
                     name = f"{line[0]}.{model_site}.{test_site}.safetensors"
                     (out / name).write_bytes(to_bytes(to_message(reply)))
-                    entry = {"label": line[0], "model_site": model_site, "test_site": test_site, "file": name}
-                    index.append(entry)
+                    index.append(ScoredFile(line[0], model_site, test_site, name))
             for training in further:
                 step(done, len(order), name_training(method, training))
                 done += 1
@@ -79,15 +77,15 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         raise SitesMissing(
             "evaluate", dict.fromkeys(world.engine.sites, BUDGET), where=world.log_paths(*world.engine.sites)
         )
-    index.sort(key=lambda entry: order.index(entry["label"]))  # methods look the same with and without variants
-    (out / "index.json").write_text(json.dumps(index, indent=1))
-    (out / "refused.json").write_text(json.dumps(refused, indent=1))
+    index.sort(key=lambda entry: order.index(entry.label))  # methods look the same with and without variants
+    write_index(out, index)
+    write_refused(out, refused)
     return {"scored": len(index), "refused": len(refused)}
 
 
 def _score_training(
     world: World, inputs: Mapping[str, Path], method: str, training: int | None, out: Path
-) -> Iterator[dict[str, str]]:
+) -> Iterator[ScoredFile]:
     """Score a further training of a method, without variants; write the replies, and return their entries."""
     seeded, name = seed_training(world, training), name_training(method, training)
     trained = read_trained(inputs["train"], method, training)
@@ -97,7 +95,7 @@ def _score_training(
         if reply is not None:
             file = f"{name}.{model_site}.{test_site}.safetensors"
             (out / file).write_bytes(to_bytes(to_message(reply)))
-            yield {"label": name, "model_site": model_site, "test_site": test_site, "file": file}
+            yield ScoredFile(name, model_site, test_site, file)
 
 
 def _floor_of(world: World) -> str | None:

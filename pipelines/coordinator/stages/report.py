@@ -10,9 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
-
-from pydantic import TypeAdapter
+from typing import NamedTuple
 
 from evaluation.choice import compute_optimism
 from evaluation.classes import Classes
@@ -30,7 +28,17 @@ from evaluation.scoring import gain_rows, label_measures, outside_rows, score_ro
 from evaluation.wording import format_count, format_moment
 from federation.origins import list_origins
 from federation.rounds import method_schedule
-from pipelines.coordinator.artifacts import PAGE, SITES, Counts, read_counts, write_results, write_statements
+from pipelines.coordinator.artifacts import (
+    PAGE,
+    SITES,
+    Counts,
+    Refusal,
+    read_counts,
+    read_refused,
+    write_results,
+    write_statements,
+)
+from pipelines.coordinator.audits import Audits, read_audits
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.augmented import list_augmentation_rows
 from pipelines.coordinator.report.comparing import read_decisions
@@ -67,12 +75,10 @@ from pipelines.settings.config import Config
 from pipelines.settings.learning import Training, list_trainings, name_training
 from pipelines.settings.privacy import AnyPrivacy, PatientLevel
 from privacy.message import Json, as_list, as_mapping
-from privacy.release.statement import Audit, Statement, from_json
+from privacy.release.statement import Statement, from_json
 from privacy.release.statement_markdown import render_markdown
 
 VERSION = 26
-NO_AUDITS: Mapping[str, Any] = MappingProxyType({"mechanism": None, "membership": (), "inversion": ()})
-"""Of a run that trains nothing."""
 
 
 def settings(world: World) -> Json:
@@ -89,7 +95,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     trained = [read_trained(inputs["train"], label) for label in config.train.methods]
     evaluated = _read_evaluated(config, inputs.get("evaluate"))
     tables = evaluated.tables
-    audits = json.loads((inputs["audit"] / "audits.json").read_text()) if "audit" in inputs else NO_AUDITS
+    audits = read_audits(inputs["audit"]) if "audit" in inputs else Audits()
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
     structures = config.task.names[1:] if config.task.target else ()
     classes = Classes(config.task.names, config.task.ordered)
@@ -132,9 +138,9 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         external_sites=tuple(outside_counts(read_outside_counts(inputs["route"]), external)) if external else (),
         field=find_field_setting(config) if external else "",
         statements=statements,
-        audits=(TypeAdapter(Audit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
-        membership=tuple(build_membership_row(entry) for entry in audits["membership"]),
-        inversion=tuple(row for entry in audits["inversion"] for row in build_inversion_rows(entry)),
+        audits=() if audits.mechanism is None else (audits.mechanism,),
+        membership=tuple(map(build_membership_row, audits.membership)),
+        inversion=tuple(row for attempt in audits.inversion for row in build_inversion_rows(attempt)),
         harmony=build_harmony(world, inputs),
         models=usable,
         optimism=compute_optimism(tables, sorted(cohorts), DICE if structures else AUC),
@@ -166,7 +172,7 @@ class _Evaluated(NamedTuple):
     tables: Tables = MappingProxyType({})
     repeats: Mapping[str, Sequence[Table]] = MappingProxyType({})
     floor: Mapping[str, Overlaps] = MappingProxyType({})
-    refused: Sequence[Mapping[str, str]] = ()
+    refused: Sequence[Refusal] = ()
 
 
 def _read_evaluated(config: Config, folder: Path | None) -> _Evaluated:
@@ -182,7 +188,7 @@ def _read_evaluated(config: Config, folder: Path | None) -> _Evaluated:
         tables,
         {label: each for label, each in repeats.items() if each},
         read_floor(folder),
-        json.loads((folder / "refused.json").read_text()),
+        read_refused(folder),
     )
 
 
@@ -275,10 +281,10 @@ def _build_left(site: str, entry: Entry) -> Left:
     return replace(left, epsilon=entry["epsilon"])
 
 
-def _count_missing(trained: Sequence[TrainedMethod], refused: Sequence[Mapping[str, str]]) -> list[Missing]:
+def _count_missing(trained: Sequence[TrainedMethod], refused: Sequence[Refusal]) -> list[Missing]:
     """How often each request of each site was not answered, by code."""
     lost = Counter((site, f"train {result.label}", code) for result in trained for _, site, code in result.missing)
-    lost.update((refusal["site"], refusal["request"], refusal["code"]) for refusal in refused)
+    lost.update((refusal.site, refusal.request, refusal.code) for refusal in refused)
     return [Missing(site, request, code, times) for (site, request, code), times in sorted(lost.items())]
 
 

@@ -7,13 +7,12 @@ The models exported for them are also written to a file, for external sites that
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from federation.matching import ChannelMoments
 from federation.models import OnFeatures
-from pipelines.coordinator.artifacts import OUTSIDE_FOLDER, Counts, read_counts
+from pipelines.coordinator.artifacts import OUTSIDE_FOLDER, Counts, ScoredFile, read_counts, write_index
 from pipelines.coordinator.channels import average_moments
 from pipelines.coordinator.conversations import build_opening
 from pipelines.coordinator.spaces import find_cohort_complaint
@@ -68,7 +67,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     _check_partitions(world, inputs["ingest"], counts)
     translated = translate_outside(world, inputs, {site: each.cohort for site, each in counts.items()}, homes_at)
     models: dict[str, dict[str, Params]] = {}
-    index: list[Json] = []
+    index: list[ScoredFile] = []
     with show_progress("route") as step:
         for position, (label, line) in enumerate(plan.lines.items()):
             step(position, len(plan.lines), label)
@@ -80,8 +79,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             for site, run_, reply in _ask_routes(world, plan, label, line, models, cohorts, moments):
                 name = f"{label}.{site}.safetensors"
                 (out / name).write_bytes(to_bytes(to_message(reply)))
-                index.append({"label": label, "model_site": site, "test_site": site, "file": name, "run": run_})
-    (out / "index.json").write_text(json.dumps(index, indent=1))
+                index.append(ScoredFile(label, site, site, name, run_))
+    write_index(out, index)
     return {"scored": len(index), "models": write_offers(world.config, plan, models, out)}
 
 
