@@ -89,7 +89,7 @@ def _sign(options: argparse.Namespace) -> int:
         ready = parse_ready(data)
     except ValueError as error:
         raise ValueError(f"{path} is no finished model ({error}); give one of a site's folder ready/") from error
-    title = options.title or str(ready.facts.get("label", ""))
+    title = options.title or ready.origin.label
     today = datetime.now(UTC).date()
     statement = statement_of(data, title=title, settings=settings_of(ready), today=today, days=options.days)
     made = sign_statement(statement, Path(options.key))

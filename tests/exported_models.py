@@ -23,10 +23,10 @@ from pipelines.data.sources import NiftiSource
 from pipelines.data.tables.features import Moments
 from pipelines.data.tables.principal_components import Axes
 from pipelines.exports.network import trial_examples
-from pipelines.models.file import Ready
+from pipelines.models.file import Origin, Ready
 
 MASKS: Kind = "segmentation"
-FACTS = {"label": "fedavg", "site": "a", "run": "tiny/fedavg-0", "algorithm": {"name": "fedavg", "weights": "size"}}
+ORIGIN = Origin(label="fedavg", site="a", run="tiny/fedavg-0", algorithm={"name": "fedavg", "weights": "size"})
 
 
 def model(task: Task, images: AnyImages, *, seed: int = 0, **fields) -> Ready:
@@ -37,7 +37,7 @@ def model(task: Task, images: AnyImages, *, seed: int = 0, **fields) -> Ready:
     names = names or (tuple("abcdefgh"[: task.classes]) if task.classes > 2 else ())
     source = NiftiSource(folder=".")
     found = Ready(
-        module.eval(), task, images, source, False, None, None, FACTS, lambda x: x, names=names, digest="0" * 16
+        module.eval(), task, images, source, False, None, None, ORIGIN, lambda x: x, names=names, digest="0" * 16
     )
     return replace(_used(found), **fields)
 

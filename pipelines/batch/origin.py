@@ -35,7 +35,7 @@ def read_origin(candidate: Candidate | None, highest: Frame | None) -> tuple[str
 
 def model_cells(ready: Ready) -> tuple[str, ...]:
     """The cells of `MODEL`."""
-    return str(ready.facts.get("label", "")), ready.digest, installed_version()
+    return ready.origin.label, ready.digest, installed_version()
 
 
 def find_frame(candidate: Candidate | None, position: float) -> Frame | None:

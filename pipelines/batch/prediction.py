@@ -36,7 +36,7 @@ from pipelines.data.sources import Files, GlandMask, PictureSource, TableSource,
 from pipelines.data.study import Rejected, Unusable
 from pipelines.data.tables.features import open_lines
 from pipelines.data.writing.dicom_source import Pseudonymous
-from pipelines.models.file import Ready, ended_in
+from pipelines.models.file import Ready
 from pipelines.models.likeness import likeness_in_words
 from pipelines.models.recommended import recommended_file
 from privacy.deidentify.profile import Profile
@@ -76,7 +76,7 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
         unlike = sum(bool(prediction.unlike) for prediction in results.done)
         facts = prediction_facts(results, options.out)
         facts["unlike_training"] = None if isinstance(ready.likeness, str) else unlike
-        facts["cut_off"] = ended_in(ready.facts) or None
+        facts["cut_off"] = ready.origin.cut_off or None
         words = f"! This model was {facts['cut_off']}.\n" if facts["cut_off"] else ""
         words += likeness_in_words(ready.likeness, unlike, len(results.done))
         words += f"\n{describe_predictions(ready.task.kind, threshold, results, options.out)}"
@@ -189,7 +189,7 @@ def open_predictor(
         ValueError: the folder and the model do not go together, or nothing fits.
     """
     time = datetime.now(UTC).replace(microsecond=0) if when is None else when
-    maker = build_result_maker(str(ready.facts["label"]), ready.digest, time)
+    maker = build_result_maker(ready.origin.label, ready.digest, time)
     predictor = Predictor(
         *(ready, threshold, out, maker),
         write_maps=maps,

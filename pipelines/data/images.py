@@ -208,4 +208,3 @@ AnyImages: TypeAlias = Annotated[Slices | Volumes | Pictures | Features | Tensor
 
 
 IMAGES: TypeAdapter[Slices | Volumes | Pictures | Features | Tensors] = TypeAdapter(AnyImages)
-TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)

@@ -82,7 +82,7 @@ def _check_takes_images(ready: Ready) -> None:
         why = "is on fixed features, which are computed without torch before its network sees anything"
     elif isinstance(ready.images, Features) or len(ready.task.inputs) < 3:
         why = "takes no images, and MONAI's runner reads images"
-    elif ready.facts.get("translated") is not None:
+    elif ready.origin.translated is not None:
         why = "learnt from translated images, and the translation looks at whole studies, not at an example"
     if why:
         raise Unexportable(f"{label} {why}; use --onnx for the network alone, which says what must be done before it")

@@ -42,11 +42,11 @@ class AboutModel:
     label: str
     digest: str
     site: str
-    run: Json
-    round: Json
+    run: str | None
+    round: int | None
     training: Mapping[str, Json]
-    program: Json
-    checkpoint: Json
+    program: str | None
+    checkpoint: str | None
     parameters: int
     network: Json
 
@@ -183,7 +183,7 @@ def read_report(path: Path, ready: Ready) -> Report:
         ValueError: it is none, or of another run, hospital, method or training.
         OSError: it cannot be read.
     """
-    site, label, run = (str(ready.facts.get(name, "")) for name in ("site", "label", "run"))
+    site, label, run = ready.origin.site, ready.origin.label, ready.origin.run or ""
     try:
         page = from_json(RunPage, path.read_bytes())
     except ValueError as error:
@@ -208,13 +208,12 @@ def _same_training(path: Path, page: RunPage, ready: Ready) -> bool | None:
     train = next((stage.why for stage in page.stages if stage.stage == "train"), "")
     results = [] if not train else sorted((run / train).glob("*.json"))
     runs = {json.loads(path.read_bytes()).get("train_run") for path in results if path.name != "manifest.json"}
-    return str(ready.facts.get("run")) in runs if runs else None
+    return ready.origin.run in runs if runs else None
 
 
 def build_card(ready: Ready, report: Report | None, *, licence: str, leaves: str) -> Card:
     """The card. licence: of the model; empty = none was given. leaves: who may get it, in words."""
-    facts = ready.facts
-    site, label = str(facts.get("site", "")), str(facts.get("label", ""))
+    origin, site, label = ready.origin, ready.origin.site, ready.origin.label
     page = None if report is None else report.page
     scores = None if page is None else _list_scores(page, site, label)
     return Card(
@@ -222,19 +221,19 @@ def build_card(ready: Ready, report: Report | None, *, licence: str, leaves: str
             label=label,
             digest=ready.digest,
             site=site,
-            run=facts.get("run"),
-            round=facts.get("round"),
-            training={name: facts.get(name) for name in ("rounds_trained", "rounds", "ended")},
-            program=facts.get("program"),
-            checkpoint=facts.get("checkpoint"),
+            run=origin.run,
+            round=origin.round,
+            training={"rounds_trained": origin.rounds_trained, "rounds": origin.rounds, "ended": origin.ended},
+            program=origin.program,
+            checkpoint=origin.checkpoint,
             parameters=count_values({**read_parameters(ready.module), **fixed_in(ready.module)}),
             network=to_plain(ready.task.model),
         ),
-        method=AboutMethod(facts.get("algorithm"), _describe_method(facts), facts.get("calibration")),
+        method=AboutMethod(origin.algorithm, _describe_method(origin.algorithm), origin.calibration),
         training_data=None if page is None else _describe_data(page, site),
         scores=scores,
         privacy=Privacy(
-            facts.get("privacy"),
+            origin.privacy,
             None if page is None else _select_statement(page, site),
             None if page is None else _select_attack(page, site, label),
         ),
@@ -248,9 +247,9 @@ def build_card(ready: Ready, report: Report | None, *, licence: str, leaves: str
     )
 
 
-def _describe_method(facts: Mapping[str, Json]) -> str:
+def _describe_method(settings: Mapping[str, Json] | None) -> str:
     """The first sentence on the method in the code."""
-    method = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True) if "algorithm" in facts else None
+    method = None if settings is None else ALGORITHM.validate_json(json.dumps(settings), strict=True)
     lines = "" if method is None else (type(method).__doc__ or "").strip().split("\n\n")[0]
     return " ".join(lines.split())
 
@@ -314,9 +313,9 @@ def _list_limits(ready: Ready, report: Report | None, scores: Sequence[CardScore
         limits.append("Some scores rest on too few test patients to be judged; they are marked.")
     if report is not None and report.verified is None:
         limits.append("Whether the report is of this very training could not be checked: its other artifacts are away.")
-    if ready.facts.get("privacy") is None:
+    if ready.origin.privacy is None:
         limits.append("It was trained without differential privacy: it may tell of single training patients.")
-    if began := describe_beginnings({"": {START: ready.facts.get(START)}}):
+    if began := describe_beginnings({"": {START: ready.origin.start}}):
         limits.append(f"{began[0].upper()}{began[1:]}.")
     if ready.scale is not None:
         limits.append("It holds mean and spread of the training patients' columns, without noise.")

@@ -59,7 +59,7 @@ def _export_files(options: argparse.Namespace, console: Console) -> int:
         write_whole(out / name, data)
     examples = write_examples(ready, studies, out) if options.examples else 0
     facts: dict[str, Json] = {
-        "model": str(ready.facts.get("label", "")),
+        "model": ready.origin.label,
         "digest": ready.digest,
         "files": list(files),
         "differs": {**checked},
@@ -108,7 +108,7 @@ def made_files(
     ready: Ready, options: argparse.Namespace, real: Sequence[Tensor], leaves: str
 ) -> tuple[dict[str, bytes], dict[str, float]]:
     """The bytes of all files by their path below OUT, and by how much each kind differs from the model at most."""
-    label = str(ready.facts.get("label", "model"))
+    label = ready.origin.label
     if not is_name(label):  # labels come from the coordinator and become file names
         raise ValueError(f"the model's label {label[:60]!r} cannot be a file name")
     files: dict[str, bytes] = {}

@@ -49,9 +49,9 @@ def event_of(ready: Ready) -> Event:
     """What handing out a model tells of patients, besides what is in the ledger: nothing new if all that shaped it was
     charged when it was trained; otherwise there is no bound.
     """
-    fitted = ready.centring is not None or ready.facts.get("calibration") is not None
+    fitted = ready.centring is not None or ready.origin.calibration is not None
     has_fitted_values = ready.scale is not None or ready.axes is not None
-    return NON_PRIVATE if ready.facts.get("privacy") is None or fitted or has_fitted_values else NOTHING
+    return NON_PRIVATE if ready.origin.privacy is None or fitted or has_fitted_values else NOTHING
 
 
 def policy_of(folder: Path) -> Policy:
@@ -92,7 +92,7 @@ def book_files(ready: Ready, files: Mapping[str, bytes], folder: Path, policy: P
         Damaged: the ledger was changed.
         OSError: the disk.
     """
-    call = Call(str(ready.facts.get("run", "export/file")), 0, "export", {})
+    call = Call(ready.origin.run or "export/file", 0, "export", {})
     for name, data in files.items():
         try:
             release_reply(

@@ -7,7 +7,7 @@ What stands outside: reading and resampling of studies, a translation (it looks 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from pipelines.data.tables.features import Moments, standardize_features
 from pipelines.data.tables.principal_components import Axes, project_features
 from pipelines.loader.command_line import installed_version
 from pipelines.loader.validation import to_plain
-from pipelines.models.file import Ready
+from pipelines.models.file import Origin, Ready
 from pipelines.settings.harmonization import default_scale
 from privacy.message import Json
 
@@ -80,7 +80,7 @@ def build_exported(ready: Ready) -> Exported:
 
 def label_of(ready: Ready) -> str:
     """The label of the model's method."""
-    return str(ready.facts.get("label", "the model"))
+    return ready.origin.label
 
 
 def examples_shape(ready: Ready) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ def describe_preparation(ready: Ready) -> dict[str, Json]:
         "images": to_plain(ready.images),
         "centred_on_gland": ready.gland,
         "window": None if ready.window is None else {"sides": list(ready.window), "overlap": 0.5, "mode": "gaussian"},
-        "translation": _describe_translation(ready.facts),
+        "translation": _describe_translation(ready.origin),
         "features": None,
         "use": "research use only: not a medical device, not for diagnosis",
     }
@@ -153,10 +153,9 @@ def _describe_values(ready: Ready) -> dict[str, Json]:
     return {**facts, "unit": "-1 = black, 1 = white"}
 
 
-def _describe_translation(facts: Mapping[str, Json]) -> Json:
+def _describe_translation(origin: Origin) -> Json:
     """The translator into the space in which the model learnt: its settings and its scale; None: images as read."""
-    translated = facts.get("translated")
-    return {"space": facts.get("space"), **translated} if isinstance(translated, dict) else None
+    return None if origin.translated is None else {"space": origin.space, **origin.translated}
 
 
 def _describe_features(model: OnFeatures) -> Json:

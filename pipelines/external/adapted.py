@@ -42,7 +42,7 @@ from pipelines.external.models_file import (
 )
 from pipelines.external.settings import How
 from pipelines.loader.validation import to_plain
-from pipelines.models.file import Ready, read_ready
+from pipelines.models.file import Origin, Ready, read_ready
 from pipelines.models.translator_file import remove_places
 from pipelines.settings.route import NEEDS, PERSONAL, SHARED
 from privacy.formats import LaterVersion
@@ -158,7 +158,7 @@ def ready_of(description: AdaptedDescription, module: nn.Module, digest: str) ->
         description.gland,
         None,
         None,
-        {"label": description.label},
+        Origin(label=description.label),
         lambda x: x,
         names=names,
         ordered=described.ordered,

@@ -104,14 +104,13 @@ def _read_trusted_model(hospital: Hospital, call: Call, question: Benchmark) -> 
         raise Refused("tampered_model") from ValueError("the conversation is named for another model")
     try:
         ready = parse_ready(data)
-        settings = settings_of(ready)
     except ValueError as error:
         if isinstance(error.__cause__, NotPermitted):  # the worker knows its code: policy_plugin
             raise error.__cause__ from None
         raise Refused("malformed_model") from error
-    if dict(signature.statement.settings) != settings:
+    if dict(signature.statement.settings) != settings_of(ready):
         raise Refused("tampered_model") from ValueError("its settings are not those that were signed")
-    run = str(ready.facts.get("run", ""))
+    run = ready.origin.run
     if run and (hospital.root / "conversations" / run).is_dir():
         raise Refused("policy_inside") from ValueError(f"this hospital took part in {run}, which trained the model")
     return ready

@@ -16,7 +16,7 @@ from federation.models.clip import Clip
 from federation.participant import Checkpoint, load_checkpoint
 from federation.task import Task
 from personalize import AnyAlgorithm
-from pipelines.data.images import TARGET, Target
+from pipelines.data.images import Target
 from pipelines.data.stored import label_names
 from pipelines.hospital.frozen import held_here
 from pipelines.hospital.hospital import Hospital
@@ -32,6 +32,7 @@ from privacy.message import Json, Malformed, Params, as_mapping, number_of, whol
 from privacy.release.gate import Refused
 from privacy.release.policy import SITES
 
+TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)
 PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter
@@ -27,7 +28,7 @@ from federation.parameters import loaded
 from federation.registry import NotPermitted, permit_packages
 from federation.task import Kind, Task
 from personalize import AnyAlgorithm, NamedAlgorithm
-from pipelines.data.images import IMAGES, AnyImages
+from pipelines.data.images import IMAGES, AnyImages, Target
 from pipelines.data.sources import SOURCE, Files
 from pipelines.data.tables.features import Moments, from_json, standardize_features
 from pipelines.data.tables.principal_components import Axes, axes_from_json, project_features
@@ -68,16 +69,49 @@ ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(NamedAlgorithm)
 MODEL: TypeAdapter[AnyModel] = TypeAdapter(NamedModel)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a model comes from; what its file does not say is None. site: empty = not of one hospital. ended: why its
+    training ended, after rounds_trained of rounds. start: what its network began with. labels: names of what it learnt,
+    of labels; target: of masks. space, translated: of its images, and the translator's settings with their scale.
+    """
+
+    label: str
+    site: str = ""
+    run: str | None = None
+    round: int | None = None
+    checkpoint: str | None = None
+    rounds_trained: int | None = None
+    rounds: int | None = None
+    ended: str | None = None
+    program: str | None = None
+    algorithm: dict[str, Any] | None = None
+    calibration: Any = None
+    privacy: Any = None
+    start: Any = None
+    labels: tuple[str, ...] = ()
+    target: Target | None = None
+    space: str | None = None
+    translated: dict[str, Any] | None = None
+
+    @property
+    def cut_off(self) -> str:
+        """As `ended_in`."""
+        return ended_in(vars(self))
+
+
+ORIGIN = TypeAdapter(Origin)
+
+
 @dataclass(frozen=True)
 class Ready:
-    """A finished model. source: how the training images were found, without the folder. facts: its origin. scale, axes:
-    normalization of features, and their principal axes. translate: brings one study's examples (n, C, H, W) into the
-    space in which the model was trained. names: of classes 1, 2, ... of a segmentation; of all classes, if labels have
-    more than two. ordered: whether each class is more than the one before it.
-    digest: of the file, 16 letters. window: sides of the input window with which it was scored; None = whole images.
-    centring: shift and scale of logits, if any. features: the fixed features on which the model is built,
-    computed after translation. likeness: statistics by which a study unlike the training patients is
-    detected, or in words why there are none.
+    """A finished model. source: how the training images were found, without the folder. scale, axes: normalization of
+    features, and their principal axes. translate: brings one study's examples (n, C, H, W) into the space in which the
+    model was trained. names: of classes 1, 2, ... of a segmentation; of all classes, if labels have more than two.
+    ordered: whether each class is more than the one before it. digest: of the file, 16 letters. window: sides of the
+    input window with which it was scored; None = whole images. centring: shift and scale of logits, if any. features:
+    the fixed features on which the model is built, computed after translation. likeness: statistics by which a study
+    unlike the training patients is detected, or in words why there are none.
     """
 
     module: nn.Module
@@ -87,7 +121,7 @@ class Ready:
     gland: bool
     scale: Moments | None
     axes: Axes | None
-    facts: Mapping[str, Json]
+    origin: Origin
     translate: Callable[[Tensor], Tensor]
     names: tuple[str, ...] = ()
     ordered: bool = False
@@ -201,8 +235,9 @@ def parse_ready(data: bytes) -> Ready:
             source = SOURCE.validate_json(json.dumps(facts["source"]), strict=True)
             translate = build_translation(message)
         scale, axes = from_json(facts["scale"]), axes_from_json(facts.get("axes"))
+        origin = ORIGIN.validate_json(json.dumps(dict(facts)), strict=True)
         return Ready(
-            *(module, task, images, source, bool(facts["gland"]), scale, axes, facts, translate),
+            *(module, task, images, source, bool(facts["gland"]), scale, axes, origin, translate),
             names=_read_names(facts, task),
             ordered=facts.get("ordered") is True,
             digest=digest_of(data),

@@ -13,9 +13,9 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from pipelines.data.images import IMAGES, TARGET, AnyImages, Features, Target
+from pipelines.data.images import IMAGES, AnyImages, Features, Target
 from pipelines.models.file import Ready, parse_ready
-from privacy.message import Json, as_list
+from privacy.message import Json
 from privacy.release.signature import ENDING, LARGEST, Signature
 from privacy.settings_error import words_of
 
@@ -66,7 +66,7 @@ def read_signed(path: Path) -> Signed:
 def settings_of(ready: Ready) -> dict[str, Json]:
     """What a signature says of a model besides its digest: its label, what it predicts, and from which examples."""
     return {
-        "label": str(ready.facts.get("label", "")),
+        "label": ready.origin.label,
         "kind": ready.task.kind,
         "classes": ready.task.classes,
         "names": [*ready.names],
@@ -86,10 +86,10 @@ class Wanted(NamedTuple):
 
 
 def reading_of(ready: Ready) -> Wanted:
-    """How a hospital reads its files for a model. Raises: ValueError: its masks have a name that no version knows."""
-    target = TARGET.validate_python(ready.facts.get("target"))
+    """How a hospital reads its files for a model."""
+    target = ready.origin.target
     if target is None:
-        return Wanted(_drop_scales(ready.images), None, [str(name) for name in as_list(ready.facts.get("labels"))])
+        return Wanted(_drop_scales(ready.images), None, [*ready.origin.labels])
     return Wanted(_drop_scales(ready.images), target, [*ready.names] if target == "masks" else [])
 
 

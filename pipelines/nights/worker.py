@@ -61,7 +61,7 @@ def open_model(night: Night) -> Model:
         )
         problems.append(Problem(("write", "key"), text))
     refuse(problems)
-    return Model(ready, str(ready.facts["label"]))
+    return Model(ready, ready.origin.label)
 
 
 def make_worker(model: Model, night: Night, folder: Path, console: Console) -> Worker:

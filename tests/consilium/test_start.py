@@ -66,7 +66,7 @@ def test_what_is_told_of_a_file_is_its_digest_and_that_nobody_calls_it_public(tm
     outside = results.statements["north"].outside[-1]
     assert outside.startswith("Those whose data shaped weights of a file with which networks began") and code in outside
     ready = results.ready("fedavg", "north")
-    assert ready.facts["start"] == results.starts["fedavg"], "the finished model knows it, wherever it goes"
+    assert ready.origin.start == results.starts["fedavg"], "the finished model knows it, wherever it goes"
     limits = build_card(ready, None, licence="", leaves="").limits
     assert any(one.startswith(f"Networks began with weights of a file (SHA-256 {code})") for one in limits)
     (manifest,) = results.folder.glob("pretrain/*/manifest.json")
@@ -79,7 +79,7 @@ def test_what_is_told_of_a_file_is_its_digest_and_that_nobody_calls_it_public(tm
     assert "that the coordinator brought and calls public" in text and "no ε here covers" not in text
     assert not any("began" in one for one in public.statements["north"].outside)
     plain = train(tmp_path / "plain", MLP, method="fedavg")
-    assert "start" not in plain.ready("fedavg", "north").facts
+    assert plain.ready("fedavg", "north").origin.start is None
 
 
 def test_a_private_run_pays_nothing_for_it_and_check_says_what_no_epsilon_covers(

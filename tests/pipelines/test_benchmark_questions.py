@@ -54,11 +54,17 @@ SLICES |= {"centre": "gland", "slices": "all", "context": 1}
 DISC: dict[str, Json] = {"kind": "pictures", "size": 16, "channels": 3, "fit": "around", "margin": 1.5}
 SCALED = Features(numbers=("x",))
 AROUND = Pictures(size=16, fit="around", margin=1.5)
-LABELS: list[Json] = ["a", "b", "c"]
-CASES: dict[str, tuple[AnyImages, Mapping[str, Json], Message, Mapping[str, Json], str]] = {
+NAMES = ("a", "b", "c")
+CASES: dict[str, tuple[AnyImages, Mapping[str, Any], Message, Mapping[str, Json], str]] = {
     "a column": (COLUMN, {}, COUNTED, {"images": LINE}, "ingest-562e56fff95e"),
     "scaled at its hospital": (SCALED, {}, COUNTED_ONCE, {"images": LINE}, "ingest-562e56fff95e"),
-    "named classes": (COLUMN, {"labels": LABELS}, LATER, {"images": LINE, "classes": LABELS}, "ingest-3e1fc14780a2"),
+    "named classes": (
+        COLUMN,
+        {"labels": NAMES},
+        LATER,
+        {"images": LINE, "classes": [*NAMES]},
+        "ingest-3e1fc14780a2",
+    ),
     "slices": (Slices(size=16, spacing_mm=4.0), {}, COUNTED, {"images": SLICES}, "ingest-0967e78819fb"),
     "the disc in pictures": (
         AROUND,
@@ -98,7 +104,7 @@ def ask(folder: Path, case: str, **plan: Any) -> tuple[Noted, Signed]:
     images, wants, counts, _, _ = CASES[case]
     data = finished(params=sees(2.0))
     ready = parse_ready(data)
-    ready = replace(ready, images=images, facts={**ready.facts, **wants}, names=("disc",))
+    ready = replace(ready, images=images, origin=replace(ready.origin, **wants), names=("disc",))
     signed = Signed(data, signature_of(folder, data), ready)
     sites = {"east": SiteSettings(source=Elsewhere())}
     settings = BenchmarkSettings(name="bench", benchmark=Models(models={"ours": "ours"}, **plan), sites=sites)

@@ -70,7 +70,7 @@ def test_prompts_are_learnt_the_digest_is_recorded_and_a_finished_model_needs_no
     brought.unlink()
     site = home / "sites" / "a"
     assert (site / "ready" / "zero_shot.safetensors").exists()
-    assert read_ready(site / "ready" / "pfedmoap.safetensors").facts["label"] == "pfedmoap"
+    assert read_ready(site / "ready" / "pfedmoap.safetensors").origin.label == "pfedmoap"
     (files,) = site.glob("phantom/*/images")
     arguments = [str(files), "--gland", str(files.parent / "masks" / "gland"), "--out", str(tmp_path / "out")]
     assert predict([str(site / "ready" / "pfedmoap.safetensors"), *arguments]) == Exit.OK

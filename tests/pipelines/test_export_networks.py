@@ -117,7 +117,7 @@ def test_what_cannot_be_exported_says_why_and_what_to_do():
     for make in (onnx_bytes, network_bytes):
         with pytest.raises(Unexportable, match=r"fedavg is routed: each image gets convolution kernels.*use predict"):
             make(mixed)
-    translated = replace(model(cnn.task, Slices(size=16)), facts={**cnn.facts, "translated": {"settings": {}}})
+    translated = replace(model(cnn.task, Slices(size=16)), origin=replace(cnn.origin, translated={"settings": {}}))
     for ready, why in (
         (NETWORKS["clip"](), "is on fixed features"),
         (NETWORKS["fixed features"](), "is on fixed features"),
