@@ -31,7 +31,7 @@ from pipelines.runs.exits import Exit, end_process
 from pipelines.runs.holdings import KINDS, Item, Kind, is_file, is_folder, list_run_items, list_runs, measure_size
 from pipelines.runs.retention import RemovalDecision, Rule, decide_removals
 from pipelines.runs.stopping import HOLDER, LOCK, LockedError, RunLock
-from pipelines.runs.store import HIDDEN
+from pipelines.runs.store import UNFINISHED
 from privacy.message import Json
 
 PROG = "python -m pipelines.clean"
@@ -130,7 +130,7 @@ def remove_item(item: Item) -> None:
     """
     for part in item.parts:
         if is_folder(part) or is_file(part):
-            hidden = part if part.name.startswith(HIDDEN) else part.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
+            hidden = part if part.name.startswith(UNFINISHED) else part.with_name(f"{UNFINISHED}{secrets.token_hex(8)}")
             part.rename(hidden)
             _delete_path(hidden)
 

@@ -32,7 +32,7 @@ from pipelines.data.writing.dicom_header import Maker
 from pipelines.data.writing.dicom_series import series_files, series_folder
 from pipelines.data.writing.nifti_image import nifti_bytes, nifti_place
 from pipelines.models.translator_file import TranslatorFile
-from pipelines.runs.store import HIDDEN
+from pipelines.runs.store import UNFINISHED
 from privacy.durable import flush_files, flush_folder, make_folder
 
 RANKED = 100_000  # most voxels in a rank correlation
@@ -106,7 +106,7 @@ def translate_study(waiting: Waiting, job: Job) -> TranslatedStudy | Rejected:
     if place.exists():
         return TranslatedStudy(waiting, there=True)
     try:
-        study, values, step, least = _read_study(waiting.candidate, job)
+        study, values, step, least = _load_values(waiting.candidate, job)
         image, background = Volume(values, study.image.affine), np.asarray(study.image.values) == 0
         gland = _read_gland(waiting.candidate, job)
         with convert_read_errors(waiting.candidate.study):
@@ -119,7 +119,7 @@ def translate_study(waiting: Waiting, job: Job) -> TranslatedStudy | Rejected:
     return done
 
 
-def _read_study(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32, float]:
+def _load_values(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32, float]:
     """The study; its values in the unit of the translator's images; the size of the file's unit in that unit; and the
     least value that may be written.
     """
@@ -185,7 +185,7 @@ def _rank_correlation(before: Array, after: Array) -> float:
 def _write_study(candidate: Candidate, study: Study, change: Array, job: Job, place: Path) -> None:
     """Write a study's files under a hidden name, flush them to disk, and rename them."""
     make_folder(place.parent)
-    part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
+    part = place.with_name(f"{UNFINISHED}{secrets.token_hex(8)}")
     try:
         read_steadily(candidate.files, lambda: _write_new_files(candidate, study, change, job, part))
         flush_files(sorted(part.iterdir()) if part.is_dir() else [part])

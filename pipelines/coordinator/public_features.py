@@ -21,7 +21,7 @@ from pipelines.coordinator.public import SEED, PublicSet, read_public_set
 from pipelines.coordinator.public_kept import learn_or_load, make_waiter
 from pipelines.coordinator.world import World
 from pipelines.data.clip_file import make_portable, read_weights
-from pipelines.data.encoder_file import open_extractor
+from pipelines.data.extractor_file import open_extractor
 from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import UNSCALED, WEIGHTS, Fixed, compute_features, extract_values, weights_in
 from pipelines.runs.progress import show_progress

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from federation.models.clip import Clip, read_text_transformer, tokenize_classes
 from federation.models.clip_words import parse_vocabulary
-from pipelines.data.encoder_file import CONFIG, digest_at
+from pipelines.data.extractor_file import CONFIG, digest_at
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 

@@ -80,7 +80,7 @@ def open_studies(
         WaitingStudy(
             candidate.patient,
             candidate.study,
-            partial(_read_study, candidate, context),
+            partial(_prepare_study, candidate, context),
             partial(_foresee_study, candidate, context),
         )
         for candidate in index.candidates
@@ -103,7 +103,7 @@ def _open_labels(labels: Labels, classes: tuple[str, ...]) -> Masks | Table:
     return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels, classes)
 
 
-def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
+def _prepare_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
     """A candidate's examples, with masks and labels, prepared for the network."""
     study = candidate.load()
     if context.images.values == "adc":
@@ -129,7 +129,7 @@ def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
 
 
 def _foresee_study(candidate: Candidate, context: ReadingContext) -> None:
-    """Raise what `_read_study` would for the names of masks, and for labels in a table. Where the gland's mask says
+    """Raise what `_prepare_study` would for the names of masks, and for labels in a table. Where the gland's mask says
     which slices are used, it is read.
     """
     if isinstance(context.known, Masks):
@@ -141,7 +141,7 @@ def _foresee_study(candidate: Candidate, context: ReadingContext) -> None:
 
 
 def _labelled_slices(candidate: Candidate, context: ReadingContext) -> Sequence[int]:
-    """The slices whose labels `_read_study` takes from a table."""
+    """The slices whose labels `_prepare_study` takes from a table."""
     by_slice = isinstance(context.known, Table) and context.known.by_slice
     columns, rows, slices = (*candidate.shape, 1, 1)[:3]
     if isinstance(context.images, Volumes) or not by_slice:

@@ -26,7 +26,7 @@ from pipelines.data.stored import target_classes
 from pipelines.loader.names import is_name
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.listing import list_paths
-from pipelines.runs.store import HIDDEN, DiskFolder, short_digest
+from pipelines.runs.store import UNFINISHED, DiskFolder, short_digest
 from pipelines.runs.written import note_written_file
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows, Split
@@ -185,7 +185,7 @@ def read_cohort_file(path: Path) -> Cohort:
 def write_cohort_file(folder: Path, cohort: Cohort, key: bytes) -> str:
     """Write a cohort into a subfolder named by its keyed digest (see `keyed`); return the digest."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{HIDDEN}{secrets.token_hex(8)}"
+    part = folder / f"{UNFINISHED}{secrets.token_hex(8)}"
     try:
         code = keyed_digest(key, to_file(to_message(cohort), part))
         place = folder / short_digest(code)

@@ -15,7 +15,7 @@ from harmonize.networks import Inputs
 from harmonize.randomized import Randomized
 from harmonize.scale import Progress
 from pipelines.loader.validation import to_plain
-from pipelines.runs.store import HIDDEN, DiskFolder, digest_json, short_digest
+from pipelines.runs.store import UNFINISHED, DiskFolder, digest_json, short_digest
 from privacy.folder import Folder
 from privacy.message import Json, Malformed, Message, Params, from_bytes, seal_parts, to_bytes, unseal_parts
 
@@ -53,7 +53,7 @@ def _lock_file(folder: Folder, name: str, waits: Callable[[], None]) -> Abstract
     """Held by one process at a time, for a file of a folder on the disk."""
     if not isinstance(folder, DiskFolder):
         return nullcontext()
-    lock = FileLock(folder.root / f"{HIDDEN}{name}.lock", thread_local=False)
+    lock = FileLock(folder.root / f"{UNFINISHED}{name}.lock", thread_local=False)
     while True:
         try:
             folder.root.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from pipelines.runs.listing import list_names, list_paths
 from pipelines.runs.stopping import LOCK
-from pipelines.runs.store import HIDDEN, MANIFEST, NAME
+from pipelines.runs.store import MANIFEST, NAME, UNFINISHED
 
 Kind: TypeAlias = Literal[
     "artifacts",
@@ -189,7 +189,7 @@ def _make_real_check(run: Path, pattern: str) -> Callable[[Path], bool]:
 def _list_leftovers(run: Path) -> Iterator[Item]:
     """Hidden files and folders that killed processes, or a killed clean command, left behind."""
     for parent, folders, files in os.walk(run, followlinks=False):
-        hidden = [name for name in (*folders, *files) if name.startswith(HIDDEN)]
+        hidden = [name for name in (*folders, *files) if name.startswith(UNFINISHED)]
         folders[:] = sorted(set(folders) - set(hidden))
         for name in sorted(hidden):
             path = Path(parent, name)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from privacy.message import Json
 
 MANIFEST, FORMAT = "manifest.json", 1
-HIDDEN = ".part-"  # prefix of the names of unfinished files and folders
-FOREIGN = re.compile(r"\.tmp[A-Za-z0-9]{6}")  # names of the unfinished files of safetensors
+UNFINISHED = ".part-"  # prefix of the names of unfinished files and folders
+UNFINISHED_TENSORS = re.compile(r"\.tmp[A-Za-z0-9]{6}")  # names of the files that safetensors has not finished
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,199}")
 
 
@@ -152,7 +152,9 @@ def content_digest(manifest: Mapping[str, Any]) -> str:
 
 def remove_unfinished(root: Path) -> tuple[Path, ...]:
     """Remove unfinished files of killed processes below a root. The caller must hold its `RunLock`."""
-    hidden = sorted(path for path in root.rglob(".*") if path.name.startswith(HIDDEN) or FOREIGN.fullmatch(path.name))
+    hidden = sorted(
+        path for path in root.rglob(".*") if path.name.startswith(UNFINISHED) or UNFINISHED_TENSORS.fullmatch(path.name)
+    )
     stale = [path for path in hidden if path.exists()]
     for path in stale:
         if path.is_dir() and not path.is_symlink():
@@ -228,7 +230,7 @@ class DiskFolder:
         prefix_length = len(os.path.join(self.root, ""))
         folders = os.walk(self.root, onerror=_raise_unless_missing)
         files = ((place, name) for place, _, names in folders for name in names)
-        names = (os.path.join(place, name)[prefix_length:] for place, name in files if not name.startswith(HIDDEN))
+        names = (os.path.join(place, name)[prefix_length:] for place, name in files if not name.startswith(UNFINISHED))
         return sorted(name.replace(os.sep, "/") for name in names)
 
     def remove(self, name: str) -> None:
@@ -303,7 +305,7 @@ def _write_atomically(path: Path, data: bytes) -> None:
 
 def make_hidden_name(folder: Path) -> Path:
     """A new hidden name. Not from `tempfile`, whose files ignore the umask and are readable by their owner only."""
-    return folder / f"{HIDDEN}{secrets.token_hex(8)}"
+    return folder / f"{UNFINISHED}{secrets.token_hex(8)}"
 
 
 def _digest_file(path: Path) -> str:

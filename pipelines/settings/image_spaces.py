@@ -14,7 +14,7 @@ from federation.task import Task
 from federation.weights import Weights
 from harmonize.translation import Randomized
 from pipelines.data.clip_file import make_portable as make_portable_clip
-from pipelines.data.encoder_file import make_portable as make_portable_extractor
+from pipelines.data.extractor_file import make_portable as make_portable_extractor
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest_json, short_digest
 from pipelines.settings.harmonization import RAW

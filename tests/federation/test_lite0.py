@@ -21,7 +21,7 @@ from federation.features.lite0 import (
 from federation.features.radiomics import Radiomics
 from federation.features.scattering import Scattering
 from pipelines.data import lite0_file
-from pipelines.data.encoder_file import open_extractor
+from pipelines.data.extractor_file import open_extractor
 from privacy.message import Message, from_bytes, to_bytes
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from flare_processes import PLAIN_RUN, Federation, federation, until
 from pipelines.run import main
-from pipelines.runs.store import HIDDEN
+from pipelines.runs.store import UNFINISHED
 from privacy.release import ledger as ledgers
 
 pytestmark = pytest.mark.slow
@@ -62,8 +62,8 @@ def answers(far: Federation, site: str, name: str) -> Iterator[Path]:
 def unfinished(far: Federation, who: tuple[str, ...]) -> list[Path]:
     """What is being committed: a file that is not yet under its name."""
     if who == ("server",):
-        return list((far.folder / "coordinator" / "runs" / "far" / "federation").glob(f"**/{HIDDEN}*"))
-    return list(answers(far, who[0], f"{HIDDEN}*"))
+        return list((far.folder / "coordinator" / "runs" / "far" / "federation").glob(f"**/{UNFINISHED}*"))
+    return list(answers(far, who[0], f"{UNFINISHED}*"))
 
 
 def moment(far: Federation, who: tuple[str, ...], when: str) -> None:

@@ -26,7 +26,7 @@ from pipelines.hospital.public_networks import PUBLIC, WAITING, learnt_once
 from pipelines.loader.document import parse_document
 from pipelines.runs.progress import send_progress
 from pipelines.runs.stopping import Stop, Stopped
-from pipelines.runs.store import HIDDEN, DiskFolder
+from pipelines.runs.store import UNFINISHED, DiskFolder
 from pipelines.settings.image_spaces import find_starts
 from pipelines.settings.load import check_config
 
@@ -161,7 +161,7 @@ def test_who_waits_says_so_and_can_be_stopped(world, monkeypatch):
     monkeypatch.setattr(networks, "TELL_S", 0.05)
     train_detector(world, Detector(**DETECTOR))
     (name,) = kept(world)
-    lock = FileLock(world.root.parent / PUBLIC / f"{HIDDEN}{name}.lock", thread_local=False)
+    lock = FileLock(world.root.parent / PUBLIC / f"{UNFINISHED}{name}.lock", thread_local=False)
     told: list[object] = []
 
     def hear(progress):

@@ -27,7 +27,7 @@ from pipelines.runs.runner import (
     plan_steps,
 )
 from pipelines.runs.stopping import Stop, Stopped
-from pipelines.runs.store import HIDDEN, MANIFEST, check_artifact
+from pipelines.runs.store import MANIFEST, UNFINISHED, check_artifact
 
 ROOT = Path(__file__).parents[2]
 
@@ -256,7 +256,7 @@ def test_a_failure_names_the_stage_and_ends_with_the_command_that_goes_on(tmp_pa
     assert "stage b failed: ValueError: b broke" in str(caught.value)
     assert isinstance(caught.value.cause, ValueError)
     assert str(caught.value).splitlines()[-1] == "run me --from b --until c"
-    assert not [path for path in tmp_path.rglob("*") if HIDDEN in path.name]
+    assert not [path for path in tmp_path.rglob("*") if UNFINISHED in path.name]
     assert ran(replace(world, fail=""), tmp_path, first="b", until="c") == ["b", "c"]
 
 
@@ -413,7 +413,7 @@ def test_a_killed_run_leaves_no_half_artifact_and_goes_on(tmp_path, how):
     assert process.returncode == (9 if how == "exit" else -signal.SIGKILL)
     (artifact,) = (tmp_path / "first").iterdir()
     assert check_artifact(artifact) is None
-    assert all(path.name.startswith(HIDDEN) for path in (tmp_path / "second").iterdir())
+    assert all(path.name.startswith(UNFINISHED) for path in (tmp_path / "second").iterdir())
     again = subprocess.run([*arguments, "go"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert again.stdout.split() == ["second", "12"]
-    assert not [path for path in tmp_path.rglob("*") if HIDDEN in path.name]
+    assert not [path for path in tmp_path.rglob("*") if UNFINISHED in path.name]

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pipelines.runs.listing import list_paths
 from pipelines.runs.listing import walk_folder_tree as below
 from pipelines.runs.store import (
-    HIDDEN,
     MANIFEST,
+    UNFINISHED,
     ArtifactError,
     DiskFolder,
     check_artifact,
@@ -96,7 +96,7 @@ def test_an_artifact_is_whole_and_says_what_it_is(tmp_path):
     assert set(manifest["versions"]) >= {"python", "torch"}
     assert manifest["seconds"] >= 0
     assert abs(manifest["finished"] - time.time()) < 60
-    assert not [name for name in everything(tmp_path) if HIDDEN in name]
+    assert not [name for name in everything(tmp_path) if UNFINISHED in name]
 
 
 FILES = ["curves.json", "deep/er/model.bin", "empty", MANIFEST]

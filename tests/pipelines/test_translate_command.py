@@ -32,7 +32,7 @@ from pipelines.data.study import Volume
 from pipelines.data.writing import dicom_series as dicom_writer
 from pipelines.models.translator_file import read_translator
 from pipelines.runs.exits import Exit
-from pipelines.runs.store import HIDDEN
+from pipelines.runs.store import UNFINISHED
 from pipelines.translate import main
 from privacy.deidentify.keyed import make_pseudonym
 from translating import (
@@ -138,14 +138,14 @@ def test_a_full_disk_leaves_no_half_study_and_the_same_command_goes_on(many, tmp
     monkeypatch.setattr(dicom_writer, "_build_file", full)
     assert run(file, many, tmp_path / "out") == Exit.DISK
     assert len(content(tmp_path / "out")) == 4
-    assert not list((tmp_path / "out").rglob(f"{HIDDEN}*"))
+    assert not list((tmp_path / "out").rglob(f"{UNFINISHED}*"))
     monkeypatch.undo()
     assert run(file, many, tmp_path / "out") == Exit.OK
     assert len(content(tmp_path / "out")) == 12
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(many, tmp_path):
-    left = tmp_path / "out" / "abc" / f"{HIDDEN}123"
+    left = tmp_path / "out" / "abc" / f"{UNFINISHED}123"
     left.mkdir(parents=True)
     (left / "half.dcm").write_bytes(b"half")
     assert run(translator(tmp_path, Identity()), many, tmp_path / "out") == Exit.OK

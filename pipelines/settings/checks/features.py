@@ -15,7 +15,7 @@ from federation.models.clip import Clip
 from federation.models.clip import read_tensors as read_clip_tensors
 from federation.models.features import Features
 from pipelines.data.clip_file import read_clip, read_weights
-from pipelines.data.encoder_file import make_portable_encoder, open_extractor
+from pipelines.data.extractor_file import make_portable_encoder, open_extractor
 from pipelines.settings.checks.public_pictures import find_unit_problems
 from pipelines.settings.harmonization import default_scale
 from pipelines.settings.run_settings import RunSettings, select_model

@@ -1,4 +1,4 @@
-"""The file of an encoder: weights as safetensors, with config.json in the same folder."""
+"""The weights of feature extractors: an encoder's file, safetensors with config.json beside it, or a package's."""
 
 from __future__ import annotations
 
