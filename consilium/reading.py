@@ -10,12 +10,10 @@ from consilium.results import REPORT, Results, Score, Statement, digest_of, mode
 from evaluation.records import RunPage
 from evaluation.rows import AT_ONE, ScoreRow
 from pipelines.coordinator.artifacts import read_answers, read_page, read_scores, read_statements
-from pipelines.coordinator.trained import read_trained
+from pipelines.coordinator.trained import read_trainings
 from pipelines.ledger import FILE
 from pipelines.models.recommended import read_recommended
-from pipelines.runs.listing import list_paths
 from pipelines.runs.runner import Results as Ended
-from pipelines.runs.store import MANIFEST
 from privacy.release import ledger as ledgers
 from privacy.release.chain import Damaged
 
@@ -24,7 +22,7 @@ def read_results(
     ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: tuple[str, ...], hospitals: Collection[str]
 ) -> Results:
     """The results of a finished run. folder: the run's. hospitals: of its settings."""
-    report, train = ended.artifacts["report"], ended.artifacts["train"]
+    report = ended.artifacts["report"]
     rows = tuple(_build_score(row) for row in read_scores(report))
     use, page = read_answers(report).use, read_page(report)
     folder_of_site = {site: folder / "sites" / site for site in hospitals if page.simulation}
@@ -32,15 +30,15 @@ def read_results(
         choice.site: read_recommended(folder_of_site[choice.site]) if choice.site in folder_of_site else None
         for choice in use
     }
-    trained = [read_trained(train, path.stem) for path in list_paths(train, "*.json") if path.name != MANIFEST]
+    trained = read_trainings(ended.artifacts["train"]) if "train" in ended.artifacts else {}
     losses = {
-        method.label: {
+        name: {
             site: {int(number): math.nan if loss is None else loss for number, loss in site_losses.items()}
             for site, site_losses in method.losses.items()
         }
-        for method in trained
+        for name, method in trained.items()
     }
-    starts = {method.label: method.start for method in trained if method.start is not None}
+    starts = {method.label: method.start for method in trained.values() if method.start is not None}
     own_files = [*_list_model_files(folder, page), report / REPORT, *([] if yaml is None else [yaml])]
     return Results(
         folder,
@@ -81,7 +79,7 @@ def _ledger_head(ledger: Path) -> tuple[int, str] | None:
 def _build_score(row: ScoreRow) -> Score:
     """One row of the report as a `Score`."""
     where = row.sites[0] if row.protocol in AT_ONE else row.protocol
-    return Score(row.method, where, row.measure, row.value, row.low, row.high, row.assessable, row.patients)
+    return Score(row.method, where, row.measure, row.value, *row.widest, row.assessable, row.patients)
 
 
 def _read_statements(report: Path) -> dict[str, Statement]:

@@ -82,18 +82,19 @@ def list_needs(config: Config) -> list[Need]:
     sites = tuple(site for site in config.sites if site not in outside)
     reading = ("survey", *(("moments",) if getattr(config.images, "normalize", "") == "pooled" else ()), "ingest")
     federated = any(method.name != CENTRAL for method in config.train.methods.values())
-    compares = config.privacy == "none" and config.task.target is None and len(sites) > 1
+    trains = bool(config.train.methods)
+    compares = trains and config.privacy == "none" and config.task.target is None and len(sites) > 1
     needs = [Need("ingest", (*reading, "holds"), sites)]
     needs += _harmonization_needs(config, sites)
     needs += [Need("augment", ("augment",), sites)] if config.augment is not None else []
     needs += [Need("features", ("extract",), sites)] if list_features(config) else []
     needs += [Need("train", ("holds", "introduce", "train", "finish"), sites)] if federated else []
     needs += [Need("train", ("pool",), sites)] if _has_central(config) else []
-    needs += [Need("evaluate", ("evaluate",), sites)]
+    needs += [Need("evaluate", ("evaluate",), sites)] if trains else []
     matches = any(variant.calibration == "matched" for variant in config.evaluate.variants.values())
     exports = federated and (matches or (config.evaluate.public and len(sites) > 1))
     needs += [Need("evaluate", ("export",), sites)] if exports else []
-    if config.audit.membership or config.audit.inversion is not None:
+    if trains and (config.audit.membership or config.audit.inversion is not None):
         needs.append(Need("audit", ("audit",), sites, optional=True, said=", so its models are not attacked"))
     if config.route is not None:
         features = ("extract",) if _routes_features(config) else ()

@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from pipelines.runs.listing import list_paths
+from pipelines.runs.store import MANIFEST
 from pipelines.settings.learning import name_training
 
 OPTIONAL = ("start", "last", "same_as", "training")
@@ -65,3 +67,9 @@ def write_trained(folder: Path, method: TrainedMethod) -> None:
 def read_trained(artifact: Path, label: str, training: int | None = None) -> TrainedMethod:
     """A method of the artifact. training: its number; None: the first. Raises: ValueError: its file is damaged."""
     return _FILE.validate_json((artifact / f"{name_training(label, training)}.json").read_bytes())
+
+
+def read_trainings(artifact: Path) -> dict[str, TrainedMethod]:
+    """All trainings of the artifact by their names. Raises: ValueError: a file is damaged."""
+    names = [path.stem for path in list_paths(artifact, "*.json") if path.name != MANIFEST]
+    return {name: read_trained(artifact, name) for name in names}

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from small_run import smallest
 
+from pipelines.coordinator.tracking.figures import collect_figures
 from pipelines.loader.document import ConfigError, parse_document, render
 from pipelines.run import main
 from pipelines.runs.exits import Exit
@@ -56,6 +57,10 @@ def test_trainings_differ_patients_do_not_and_the_page_has_both_intervals(tmp_pa
     assert "trained 3 times, with other seeds on the same patients" in text
     assert "whichever is wider" in capsys.readouterr().out
     assert len(list((root / "sites" / "a" / "cohorts").iterdir())) == 1
+    artifacts = {stage: next((root / stage).iterdir()) for stage in ("train", "report")}
+    curves = [(point.name, point.step) for point in collect_figures(artifacts, ["a", "b"], pages=False).points]
+    assert len(curves) == len(set(curves))  # a further training has curves of its own
+    assert {"loss/local/a", "loss/local--2/a", "loss/local--3/a"} <= {name for name, _ in curves}
 
 
 def test_more_trainings_keep_those_that_there_are(tmp_path, monkeypatch):

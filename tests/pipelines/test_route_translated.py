@@ -74,6 +74,31 @@ def test_lines_of_the_space_use_its_translated_images_and_others_the_raw_ones(do
     assert used == {"untreated": raw_cohort(done), "as_trained": new, "tent": new, "routing": new}
 
 
+def on_features() -> dict[str, Any]:
+    """Models on fixed features, which a hospital outside computes from its translated images."""
+    said = translated()
+    said["model"] = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "components": 8}
+    said["train"]["methods"] = {"fedavg": {"name": "fedavg"}, "vafl": {"name": "fedavg"}}
+    said["train"]["method_images"] = {"vafl": "vafl"}
+    lines = {name: said["route"]["lines"][name] for name in ("untreated", "as_trained")}
+    said["route"] |= {"personal": "fedavg", "lines": lines}
+    return said
+
+
+@pytest.mark.slow  # by default each half is tried: features outside, and translated images outside
+def test_models_on_features_get_those_of_its_translated_images(finished_run):
+    root = finished_run(on_features()) / "runs" / "tiny"
+    folder, source = root / "sites" / "west", {}
+    for line in asked(root, "west", "route"):
+        memory = load_newest_memory(DiskFolder(folder / "conversations" / line["run"]))
+        scores = from_bytes((folder / "scores" / file_of(line["run"])).read_bytes()).facts
+        used = read_cohort_file(folder / "cohorts" / str(memory.facts["looked_at"]) / COHORT)
+        assert used.images.shape[1:] == (8,)
+        source[scores["line"]] = used.recipe["of"]
+    assert source == {"untreated": raw_cohort(root), "as_trained": answer(root)["cohort"]}
+    assert source["untreated"] != source["as_trained"]
+
+
 def test_the_hospital_whose_images_they_are_is_asked_for_whom_and_books_it(done):
     (line,) = asked(done, "north", "sample")
     assert line["recipient"] == "outside"

@@ -11,6 +11,7 @@ import yaml
 from harmonized_run import HARMONIZE
 from small_run import smallest
 
+from pipelines.coordinator.permissions import list_needs
 from pipelines.hospital.files import Files
 from pipelines.hospital.intake import is_without_labels
 from pipelines.loader.document import ConfigError, parse_document, render
@@ -115,6 +116,12 @@ def test_volumes_without_labels_are_read_as_negative_by_no_question_about_labels
     files = Files(NiftiSource(kind="nifti", folder="studies"), None, None)
     question = Reading(images=Slices(), split=Split(), seed=0, target=target, unlabelled=unlabelled or ABSENT)
     assert is_without_labels(files, question) == (target is None and not unlabelled)
+
+
+def test_a_hospital_needs_to_answer_nothing_about_models():
+    needed = list_needs(check_config(parse_document(yaml.safe_dump(alone()), environment={}), files=False))
+    requests = {request for need in needed for request in need.requests}
+    assert requests == {"survey", "ingest", "holds", "score", "synthesize", "sample", "translate", "report"}
 
 
 def test_the_other_settings_of_training_stay_optional():

@@ -22,13 +22,12 @@ from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.conversations import build_opening, pooled_engine, task_facts
 from pipelines.coordinator.paid_before import check_nothing_lost
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
-from pipelines.coordinator.trained import Matrix, TrainedMethod, read_trained, write_trained
+from pipelines.coordinator.trained import Matrix, TrainedMethod, read_trainings, write_trained
 from pipelines.coordinator.world import World
 from pipelines.loader.overrides import override_settings
 from pipelines.loader.validation import to_plain
 from pipelines.requests.asking import ask
 from pipelines.requests.holds import HOLDS, Held, Holds
-from pipelines.runs.listing import list_paths
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import DiskFolder, digest_json, short_digest
@@ -383,8 +382,7 @@ def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start 
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds the models that this artifact names."""
-    labels = [path.stem for path in list_paths(artifact, "*.json") if path.name != "manifest.json"]
-    methods = [read_trained(artifact, label) for label in labels]
+    methods = [*read_trainings(artifact).values()]
     for method in methods:
         if method.last is not None:
             outcome = load_outcome(_conversation_folder(world, method.train_run), method.train_run)

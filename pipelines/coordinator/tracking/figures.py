@@ -25,9 +25,8 @@ from pipelines.coordinator.artifacts import (
     read_scores,
     read_statements,
 )
-from pipelines.coordinator.trained import read_trained
-from pipelines.runs.listing import list_paths
-from pipelines.runs.store import MANIFEST, digest_json, read_manifest
+from pipelines.coordinator.trained import read_trainings
+from pipelines.runs.store import digest_json, read_manifest
 from privacy.message import Json
 from privacy.release.statement import Statement
 
@@ -100,15 +99,14 @@ def select_allowed(figures: Figures, agreed: Collection[str]) -> Figures:
 
 
 def _read_curves(train: Path, everybody: frozenset[str]) -> Iterator[Point]:
-    """Validation losses by round: of each site, and the mean over all. `loss/METHOD/SITE`."""
-    for path in list_paths(train, "*.json"):
-        if path.name == MANIFEST:
-            continue
-        method = read_trained(train, path.stem)
+    """Validation losses by round: of each site, and the mean over all. `loss/METHOD/SITE`; of a further training
+    `loss/METHOD--2/SITE`.
+    """
+    for name, method in read_trainings(train).items():
         for site, series in method.losses.items():
             whose = everybody if site == CENTRAL else frozenset({site})
-            yield from _list_points(f"loss/{method.label}/{site}", series, whose)
-        yield from _list_points(f"loss/{method.label}/{ALL}", method.totals, everybody)
+            yield from _list_points(f"loss/{name}/{site}", series, whose)
+        yield from _list_points(f"loss/{name}/{ALL}", method.totals, everybody)
 
 
 def _list_points(name: str, series: Mapping[str, float | None], sites: frozenset[str]) -> Iterator[Point]:
@@ -125,7 +123,7 @@ def _list_score_points(rows: Iterable[ScoreRow]) -> Iterator[Point]:
     for row in rows:
         at = row.sites[0] if row.protocol in AT_ONE else row.protocol
         name, sites = f"{row.measure}/{row.method}/{at}", frozenset(row.sites)
-        for suffix, value in (("", row.value), (".low", row.low), (".high", row.high)):
+        for suffix, value in (("", row.value), (".low", row.widest[0]), (".high", row.widest[1])):
             if math.isfinite(value):
                 yield Point(f"{name}{suffix}", 0, float(value), sites)
 
