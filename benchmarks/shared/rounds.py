@@ -55,13 +55,20 @@ def run_rounds(
     initial: Params,
     own: Mapping[str, Algorithm] | None = None,
     seed_of: Callable[[str, int], int] | None = None,
+    watch: Callable[[Finished], None] | None = None,
 ) -> Finished:
     """Train all rounds. open_site: name and round -> a hospital. own: the methods of hospitals with settings of their
-    own. seed_of: name and round -> seed of torch's global generators; None leaves them as they are.
+    own. seed_of: name and round -> seed of torch's global generators; None leaves them as they are. watch: sees the
+    federation after each round.
     """
     state, merged = method.start(initial, {name: Message() for name in names}), dict.fromkeys(names, 0)
     memories, at = dict.fromkeys(names, Message()), dict.fromkeys(names, method) | dict(own or {})
     sites: dict[str, Site] = {}
+
+    def gather() -> Finished:
+        last = Call(run, max(merged.values()) + 1, "finish", merged)
+        return Finished(method=method, task=task, sites={**sites}, state=state, memories={**memories}, call=last)
+
     for round_ in range(1, rounds + 1):
         call, replies = Call(run, round_, "train", merged), {}
         for name in names:
@@ -70,8 +77,9 @@ def run_rounds(
                 received = method.send(state, name, call)
                 replies[name], memories[name] = at[name].train(sites[name], received, memories[name], call)
         state, merged = method.merge(state, replies), dict.fromkeys(names, round_)
-    last = Call(run, rounds + 1, "finish", merged)
-    return Finished(method=method, task=task, sites=sites, state=state, memories=memories, call=last)
+        if watch is not None:
+            watch(gather())
+    return gather()
 
 
 def train_fedavg(
