@@ -30,7 +30,7 @@ GPU = (
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here"),
 )
-SGD = Work(optimizer="sgd", lr=1e-2, batch=8, epochs=2)
+SGD = Work(optimizer="sgd", lr=1e-2, batch=8, epochs=1)
 QUIET = Protection(clip=0.5, sampling=0.5, views=2, noise=0.0, validation_noise=0.0)
 
 
@@ -79,7 +79,7 @@ def test_a_mixed_federation_learns_what_one_on_the_cpu_learns(device, algorithm,
     assert all(testbed.are_close(mine[name], theirs[name], 1e-3) for name in mine)
 
 
-@pytest.mark.repeats(22)
+@pytest.mark.repeats(12)
 @pytest.mark.parametrize(("device", "algorithm", "work"), everywhere(methods.private()))
 def test_private_training_is_the_same_on_any_device(device, algorithm, work):
     """Samples and views come from the same bytes, and without noise so does all that follows, to rounding."""
@@ -89,7 +89,7 @@ def test_private_training_is_the_same_on_any_device(device, algorithm, work):
             sites = {"a": on(where, testbed.make_table(1)), "b": on(where, testbed.make_table(2, shift=0.7))}
             crew = testbed.make_federation(algorithm, sites, task=task, work=work)
             private = {name: replace(hospital, protection=QUIET) for name, hospital in crew.items()}
-            found.append(testbed.train(algorithm, private, task=task, work=work, schedule=Schedule(rounds=3)))
+            found.append(testbed.train(algorithm, private, task=task, work=work, schedule=Schedule(rounds=2)))
     assert testbed.are_close(found[0].state.tensors, found[1].state.tensors, 1e-3)
 
 
