@@ -45,7 +45,7 @@ with use_seed(0):
     UNTRAINED_LITE0 = Lite0Extractor(Lite0(size=32), Lite0Network().eval())
 EXTRACTORS = [kind() for kind in KINDS if kind not in (Detector, Encoder, Lite0, Joined)]
 EXTRACTORS += [untrained(1), untrained(3), UNTRAINED_LITE0, load_extractor(JOINED)]  # encoders: test_encoder.py
-SHAPES = [(3, 32, 40), (1, 24, 24), (3, 24, 24), (1, 20, 24, 24)]
+SHAPES = [(3, 32, 40), (1, 24, 24), (3, 24, 24), (1, 4, 24, 24)]
 
 
 def complaints(one, shape: tuple[int, ...]) -> list[str]:
@@ -241,12 +241,13 @@ def test_a_detector_marks_what_it_learnt_and_its_features_tell_who_has_it(taught
     assert largest[1::2].min() > largest[0::2].max()
 
 
-def test_a_detector_learns_the_same_from_the_same_pictures(taught):
-    x, marks = spots(64)
+def test_a_detector_learns_the_same_from_the_same_pictures():
+    (x, marks), few = spots(16), replace(TAUGHT, steps=6)
+    once = train_detector_network(few, x, marks, lambda done, total: None)
     torch.manual_seed(5)  # the caller's random numbers are not used, nor changed
     before = torch.random.get_rng_state()
-    again = train_detector_network(TAUGHT, x, marks, lambda done, total: None)
-    assert again == taught and torch.equal(torch.random.get_rng_state(), before)
+    again = train_detector_network(few, x, marks, lambda done, total: None)
+    assert again == once and torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_weights_that_are_no_such_detector_s_are_refused(taught):

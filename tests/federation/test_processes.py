@@ -229,68 +229,41 @@ def test_work_beside_that_is_done_or_fails_or_dies_or_cannot_begin_is_nobodys_tr
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("how", ["ends", "killed", "interrupted"])
-def test_with_the_first_process_work_beside_ends(tmp_path, how):
+@pytest.mark.parametrize("how", ["ends", "killed", "interrupted", "killed at work that holds Python's lock"])
+def test_with_the_first_process_all_others_and_work_beside_end(tmp_path, how):
+    """However it ends: a killed run begins again on the same folders."""
     script, path = tmp_path / "script.py", tmp_path / "process"
     script.write_text(
         textwrap.dedent(
             f"""
-            import sys, time
+            import sys
             from functools import partial
             from pathlib import Path
             sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
-            from federation.processes import run_alongside
-            from test_processes import lives_on, written
+            from federation.processes import Processes, run_alongside
+            from privacy.message import Call, Message
+            from test_processes import SITES, hired, lives_on, written
 
             if __name__ == "__main__":
                 with run_alongside(partial(lives_on, Path({str(path)!r}))):
                     written(Path({str(path)!r}))
+                    engine = Processes(hired, SITES, 1)
+                    call = Call("run", 1, "train", {{}})
+                    print(engine.ask(call, {{"a": Message()}}).replies["a"].facts["process"], flush=True)
                     if {how!r} != "ends":
-                        time.sleep(60)
+                        facts = {{"holds": True}} if "lock" in {how!r} else {{"seconds": 60.0}}
+                        engine.ask(call, {{"a": Message({{}}, facts)}})
             """
         )
     )
-    with subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL) as first:
-        number = int(written(path))
-        if how == "killed":
-            first.kill()
-        elif how == "interrupted":
-            time.sleep(0.3)
-            first.send_signal(signal.SIGINT)
-        first.wait(30)
-    assert gone(number)
-    assert path.with_suffix(".cleared").exists() == (how != "killed")
-
-
-@pytest.mark.parametrize("how", ["ends", "killed", "interrupted", "killed at work that holds Python's lock"])
-def test_with_the_first_process_all_others_end(tmp_path, how):
-    """However it ends: a killed run begins again on the same folders."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import sys
-            sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
-            from federation.processes import Processes
-            from privacy.message import Call, Message
-            from test_processes import SITES, hired
-
-            if __name__ == "__main__":
-                engine = Processes(hired, SITES, 1)
-                call = Call("run", 1, "train", {{}})
-                print(engine.ask(call, {{"a": Message()}}).replies["a"].facts["process"], flush=True)
-                if {how!r} != "ends":
-                    facts = {{"holds": True}} if "lock" in {how!r} else {{"seconds": 60.0}}
-                    engine.ask(call, {{"a": Message({{}}, facts)}})
-            """
-        )
-    )
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as first:
-        number = int(first.stdout.readline())
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=quiet, text=True) as first:
+        number, beside = int(first.stdout.readline()), int(written(path))
         time.sleep(0.3)
         if how.startswith("killed"):
             first.kill()
         elif how == "interrupted":
             first.send_signal(signal.SIGINT)
         first.wait(30)
-    assert gone(number)
+    assert gone(number) and gone(beside)
+    assert path.with_suffix(".cleared").exists() == (not how.startswith("killed"))

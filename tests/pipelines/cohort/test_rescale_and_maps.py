@@ -254,13 +254,19 @@ def halves(dataset: Dataset, **more: Any) -> None:
 DOUBLED = np.where(BACKGROUND[None, :, None], 0, TRUE // 2 * 2)
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("layout", ["classic", "enhanced"])
 @pytest.mark.parametrize("straight", [True, False])
 def test_a_map_by_a_table_is_applied(straight: bool, layout: str, tmp_path: Path) -> None:
-    table = 2.0 * np.arange(1101) if straight else 500 + np.arange(1101) ** 1.1
-    folder = made(tmp_path / "files", layout, lambda k, d: put_map(d, last=1100, LUTData=table.tolist()) and None)
-    study = read_twice(folder, tmp_path / "safe", adc=True)
-    assert study.unit == "um2/s" and np.allclose(study.image.values, table[TRUE.astype(int)])
+    first, last = int(TRUE.min()), int(TRUE.max())
+    stored = np.arange(first, last + 1)
+    table = 2.0 * stored if straight else 500 + stored**1.1
+
+    def change(k: int, d: Dataset) -> None:
+        put_map(d, first=first, last=last, LUTData=table.tolist())
+
+    study = read_twice(folder := made(tmp_path / "files", layout, change), tmp_path / "safe", adc=True)
+    assert study.unit == "um2/s" and np.allclose(study.image.values, table[TRUE.astype(int) - first])
     for by in (0.0, 30.0, 90000.0):
         after, expected = translated(folder, tmp_path / f"out{by:g}", by)
         assert np.abs(after.image.values - expected).max() <= max(0.1, expected.max() / 65000)  # half a step
