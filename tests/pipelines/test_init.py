@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel
@@ -29,6 +30,8 @@ from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main as run_main
 from pipelines.runs.exits import Exit
+from pipelines.settings import floors
+from pipelines.settings.floors import FEATURES_BY_CHANNELS
 from pipelines.settings.load import load_config
 
 PLANTED = ("Okonkwo", "Wilhelmina", "MRN77123")
@@ -90,6 +93,8 @@ def test_what_was_written_also_runs(tmp_path, monkeypatch, capsys, thorough):
     for model in settings["train"]["method_model"].values():
         model |= {"pictures": 60} if model["name"] == "features" else {}
     settings["evaluate"]["copies"] = 5
+    few = replace(FEATURES_BY_CHANNELS[1], pictures=60)  # of the floors, which the draft leaves to their default
+    monkeypatch.setattr(floors, "FEATURES_BY_CHANNELS", {1: few})
     Path("short.yaml").write_text(yaml.safe_dump(settings))
     assert run_main(["short.yaml", *([] if thorough else ["--until", "evaluate"])]) == Exit.OK
 
