@@ -202,14 +202,10 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
     """Population values of a large sample; 100 hospitals. 0.88 is three standard errors below 0.95."""
     y, p, who = hospital(99, patients=40_000, images=1)
     large = count_scores(y, p, who, copies=0, seed=0)
+    noised_ones = [read(hospital(s, patients=300, images=1), noise=2.0, seed=s, copies=100) for s in range(100)]
     for measure in (AUC, BALANCED_ACCURACY, ACCURACY):
         truth = measure.of(large)[0]
-        scores = [
-            protocols.score_evidence(
-                read(hospital(s, patients=300, images=1), noise=2.0, seed=s, copies=100), measure, sites=("a",)
-            )
-            for s in range(100)
-        ]
+        scores = [protocols.score_evidence(evidence, measure, sites=("a",)) for evidence in noised_ones]
         held = np.mean([s.estimate.low <= truth <= s.estimate.high for s in scores])
         assert held >= 0.88, measure.name
         assert np.mean([s.estimate.high - s.estimate.low for s in scores]) < 0.4

@@ -156,13 +156,13 @@ def test_private_access_measures_the_mean_over_patients_of_their_mean_shares() -
 def test_the_noised_share_costs_what_the_settings_say_and_is_as_noisy_as_told(epsilon: float) -> None:
     settings = Score(release="dp", epsilon=epsilon, delta=1e-5)
     protection = Protection(validation_noise=noise_of(settings), loss_bound=BOUND)
-    module, own, source = Outside(PUBLIC), rows(100), random.Random(0).randbytes
+    module, own, source = Outside(PUBLIC), rows(20), random.Random(0).randbytes
     access = open_private({"train": own}, protection, counts=Declared("n"), source=source)
     access.measure(module, measure_outside, "train")
     assert Part("", "train", Gaussian(noise_of(settings))) in access.booked
     assert compute_cost(access.events, 1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
     found = [access.measure(module, measure_outside, "train") for _ in range(200)]
-    assert np.std(found) == pytest.approx(deviation_of(settings, 100), rel=0.2)
+    assert np.std(found) == pytest.approx(deviation_of(settings, 20), rel=0.2)
 
 
 def test_a_patients_share_depends_on_nobody_else() -> None:

@@ -75,7 +75,7 @@ def same(left, right):
     return left.keys() == right.keys() and all(testbed.are_equal(left[site], right[site]) for site in left)
 
 
-@pytest.mark.repeats(12)
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_neither_the_wire_nor_the_order_of_sites_changes_anything(algorithm, work, ground):
     laws.neither_the_wire_nor_the_order_of_sites_changes_anything(Case(algorithm, work, ground))
@@ -86,7 +86,7 @@ def every_time(value):
     return pytest.param(value, marks=pytest.mark.slow)
 
 
-@pytest.mark.repeats(12)
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize("stop_at", [every_time(0), every_time(1), 3, every_time(5)])
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_a_resumed_run_is_the_uninterrupted_one(algorithm, work, ground, stop_at):
@@ -126,13 +126,13 @@ def test_a_coordinator_that_forgot_more_is_refused_and_nothing_trains_twice():
     assert {name: h.trained for name, h in crew.items()} == trained
 
 
-@pytest.mark.repeats(12)
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_a_lost_reply_leaves_site_and_coordinator_in_step(algorithm, work, ground):
     laws.a_lost_reply_leaves_site_and_coordinator_in_step(Case(algorithm, work, ground))
 
 
-@pytest.mark.repeats(12)
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_every_algorithm_goes_on_when_only_some_sites_are_asked(algorithm, work, ground):
     laws.it_goes_on_when_only_some_sites_are_asked(Case(algorithm, work, ground))
@@ -143,7 +143,7 @@ def test_every_reply_looks_as_it_was_rehearsed(algorithm, work, ground):
     laws.every_reply_looks_as_it_was_rehearsed(Case(algorithm, work, ground))
 
 
-@pytest.mark.repeats(12)
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_the_coordinator_knows_how_many_bytes_each_site_was_sent(algorithm, work, ground):
     laws.the_coordinator_knows_how_many_bytes_each_site_was_sent(Case(algorithm, work, ground))
@@ -192,7 +192,7 @@ def pairs():
                 yield pytest.param(one, methods.work_of(one, ADAM, SGD), ground, id=name, marks=marks)
 
 
-@pytest.mark.repeats(30)
+@pytest.mark.repeats(20)
 @pytest.mark.parametrize(("algorithm", "work", "ground"), list(pairs()))
 def test_every_algorithm_trains_every_image_network(algorithm, work, ground):
     crew = hospitals(algorithm, work, ground)
@@ -356,7 +356,7 @@ def test_a_finish_that_a_site_never_answers_stops_the_run_by_name_and_resumes():
     assert {name: h.trained for name, h in crew.items()} == trained
 
 
-@pytest.mark.repeats(12)
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_every_checkpoint_is_there_although_replies_were_lost(algorithm, work, ground):
     laws.every_checkpoint_is_there_although_replies_were_lost(Case(algorithm, work, ground))

@@ -25,7 +25,7 @@ from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from recorded_noise import ALARM, RecordingAccess, Tape, booked, complaints
 
-DRAWS, PATIENTS = 400, 40
+DRAWS, PATIENTS = 400, 20
 
 
 class Named(nn.Module):
