@@ -202,12 +202,12 @@ def hospital(value):  # holds nothing: what is measured is the coordinator's
             return wire.code_answer(UNKNOWN)
         if question or wait_s:
             return wire.code_answer(READY if wait_s else WORKING)
-        return wire.answer(lambda call, asked: Message({"w": torch.full((2**22,), value)}), SENT)
+        return wire.answer(lambda call, asked: Message({"w": torch.full((2**21,), value)}), SENT)
     return reach
 
 CALL = Call("run", 1, "train", {})
 SENT = wire.build_question(CALL, Message())
-model = Message({"w": torch.zeros(2**22)})
+model = Message({"w": torch.zeros(2**21)})
 def ask(count):
     sites = [f"s{number}" for number in range(count)]
     reached = {site: hospital(float(number)) for number, site in enumerate(sites)}
@@ -227,11 +227,11 @@ print(grown)
 
 @pytest.mark.skipif(not STATUS.exists(), reason="the most memory that a process held is told by Linux alone")
 def test_the_most_memory_that_is_held_does_not_grow_with_hospitals(tmp_path: Path) -> None:
-    """4, then 32 hospitals, 16 MiB to and from each, in a process whose allocator gives back at once what is freed."""
+    """4, then 32 hospitals, 8 MiB to and from each, in a process whose allocator gives back at once what is freed."""
     frugal: Mapping[str, str] = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     line = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     done = subprocess.run(line, capture_output=True, text=True, check=True, env=frugal)
-    assert float(done.stdout) < 100, "of 28 x 16 = 448 MiB, each way"
+    assert float(done.stdout) < 50, "of 28 x 8 = 224 MiB, each way"
 
 
 def test_what_flare_leaves_behind_is_collected_by_its_bytes() -> None:
