@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -44,6 +45,8 @@ OF_MACHINE = ("EMFILE", "ENOSPC", "MemoryError")
 """Faults that say nothing of the file."""
 MORE_CODES = {"job": (int(Exit.SITE),)}
 """With what they may also end: a hospital whose settings could not be read says that it is `unavailable`."""
+IMPORTED_LATE = ("highdicom", "pipelines.night", "pipelines.deidentify", "pipelines.clean")
+"""What other commands import when they begin or write: seconds of each copy."""
 PLACES = ".places"
 """Ends the name of the file with the places of a command's operations."""
 ATTEMPT = re.compile(r"(?<=#)-[0-9]+(?=\.)")
@@ -127,6 +130,11 @@ CASES: tuple[Case, ...] = (
 
 def warmed(folder: Path, *, harmonized: bool = False) -> None:
     """Import in this process what commands import when they work, so that its copies need not."""
+    for module in IMPORTED_LATE:
+        importlib.import_module(module)
+    standard = importlib.import_module("highdicom._standard_utils")
+    for tables in (standard.get_module_attribute_map, standard.get_iod_module_map):  # a second each, then kept
+        tables()
     prepared(Case("warm", SMALL), folder)
     runs = {"private": PRIVATE} | ({"harmonized": HARMONIZED} if harmonized else {})
     for name, settings in runs.items():
