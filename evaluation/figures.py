@@ -60,7 +60,9 @@ def draw_score_dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
             axes.plot(value, y, markersize=6, markerfacecolor=look["color"] if fine else "none", **look)
         figure.supxlabel(measure, fontsize=9)
 
-    caption = "Each hospital's own model on its own test patients; bars are 95 % intervals over patients, hollow marks "
+    repeated = any(row.trainings > 1 for row in shown)
+    over = "patients or trainings, whichever are wider" if repeated else "patients"
+    caption = f"Each hospital's own model on its own test patients; bars are 95 % intervals over {over}, hollow marks "
     return Picture(
         measure,
         caption + f"have too few patients. {SCALES}",

@@ -1,4 +1,5 @@
-"""How the code is built: rooms, floors, arrows, circles, the longest chain of imports, lines, lengths of functions.
+"""How the code is built: rooms, floors, arrows, circles, the longest chain of imports, lines, lengths of functions,
+literal keys, tests, benchmarks, documents.
 
     python -m benchmarks.tables.structure [ROOT] [--report] [--json FILE]
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from pathlib import Path
 
 from benchmarks.shared.options import make_parser
 
+AROUND = ("pipelines", "tests", "benchmarks")
 PACKAGES = ("harmonize", "federation", "personalize", "privacy", "evaluation", "pipelines", "consilium")
 Graph = Mapping[str, set[str]]
 
@@ -178,6 +181,22 @@ def measured(root: Path) -> dict[str, int]:
         "functions": len(functions),
         "lines_of_a_function_median": functions[len(functions) // 2],
         "lines_of_a_function_90_percent": functions[int(0.9 * len(functions))],
+        **count_around(root),
+    }
+
+
+def count_around(root: Path) -> dict[str, int]:
+    """Lines of `pipelines` that read a mapping by a literal key; lines of tests and benchmarks; words of `docs/`."""
+    texts = {name: [path.read_text(encoding="utf-8") for path in (root / name).rglob("*.py")] for name in AROUND}
+    keyed = re.compile(r"""\["[a-z_]+"\]""")
+    pages = [path.read_text(encoding="utf-8") for path in (root / "docs").rglob("*.md")]
+    return {
+        "lines_with_a_literal_key_in_pipelines": sum(
+            bool(keyed.search(line)) for text in texts["pipelines"] for line in text.split("\n")
+        ),
+        "lines_of_tests": sum(text.count("\n") for text in texts["tests"]),
+        "lines_of_benchmarks": sum(text.count("\n") for text in texts["benchmarks"]),
+        "words_of_docs": sum(len(text.split()) for text in pages),
     }
 
 

@@ -148,6 +148,7 @@ OTHER: dict[str, Any] = {
     "work": {"lr": 0.1},
     "readers": 3,
     "veto": Limits(),
+    "unlabelled": True,
 }
 
 
