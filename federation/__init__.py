@@ -9,10 +9,13 @@ from federation.feddg import FedDG
 from federation.feddyn import FedDyn
 from federation.fedopt import FedOpt
 from federation.fedprox import FedProx
+from federation.fedsgd import FedSGD
 from federation.fedsld import FedSld
 from federation.local import Local
 from federation.moon import Moon
 from federation.scaffold import Scaffold
 
-Federated: TypeAlias = Alone | AsBegun | FedAvg | FedDG | FedDyn | FedOpt | FedProx | FedSld | Local | Moon | Scaffold
+Federated: TypeAlias = (
+    Alone | AsBegun | FedAvg | FedDG | FedDyn | FedOpt | FedProx | FedSGD | FedSld | Local | Moon | Scaffold
+)
 """The methods of this folder that a YAML can name. A new method needs its file, a member here, and its test."""

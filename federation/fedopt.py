@@ -42,6 +42,7 @@ class FedOpt:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["fedadam", "fedyogi", "fedadagrad"] = "fedadam"
     eta: float = 0.01

@@ -66,6 +66,10 @@ class _Counting:
         self.counted += self.batches if everybody else 1
         return Gradient({n: torch.zeros_like(p) for n, p in module.named_parameters() if p.requires_grad}, 0.0)
 
+    def gradient_sum(self, module: nn.Module, objective: Objective, draw: Draw | Sample) -> Params:
+        counted = self.gradient(module, objective, draw).gradient
+        return {name: value.long() for name, value in counted.items()}
+
     def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
         return 0.0
 

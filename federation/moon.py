@@ -39,6 +39,7 @@ class Moon:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["moon"] = "moon"
     mu: float = 1.0

@@ -39,7 +39,8 @@ class Outcome:
     merged: site -> last round whose reply was merged. losses: site -> round -> validation loss of the model after that
     round. totals: round -> example-weighted mean of the losses. missing: (round, site, code) of lost replies.
     received: site -> bytes of tensors and facts sent to it. best: the round with the lowest total among the rounds
-    that every site with validation patients scored, or None.
+    that every site with validation patients scored, or None. keys: site -> public key, where replies are hidden in
+    sums (`privacy.secure_sum`).
     """
 
     state: State
@@ -50,6 +51,7 @@ class Outcome:
     best: int | None = None
     round: int = 0
     received: Mapping[str, int] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def retired_sites(self) -> frozenset[str]:
@@ -79,6 +81,7 @@ def save_outcome(folder: Folder, run: str, outcome: Outcome, *, rewrite_all: boo
         "totals": dict(outcome.totals),
         "best": outcome.best,
         "received": dict(outcome.received),
+        **({"keys": dict(outcome.keys)} if outcome.keys else {}),
         "state": dict(outcome.state.facts),
     }
     folder.write(STATE, seal_parts(to_bytes(Message(outcome.state.tensors, facts))))
@@ -120,6 +123,7 @@ def load_outcome(folder: Folder, run: str) -> Outcome | None:
         best=best if isinstance(best, int) else None,
         round=int(str(facts["round"])),
         received={site: int(str(size)) for site, size in as_mapping(facts.get("received")).items()},
+        keys={site: str(key) for site, key in as_mapping(facts.get("keys")).items()},
     )
 
 

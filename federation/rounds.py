@@ -19,9 +19,10 @@ from federation.outcome import Outcome, load_outcome, save_outcome
 from federation.participant import best_round
 from federation.randomness import derive_seed
 from federation.rehearsal import Forms
+from federation.summing import EVERYBODY, KEY, KEYS, has_words, masked_form, reveal_sum
 from federation.verdict import MALFORMED, WRONG, find_introduction_problem, find_reply_problem
 from privacy.folder import Folder
-from privacy.message import Call, Message, Params, as_mapping
+from privacy.message import Call, Json, Message, Params, as_mapping
 from privacy.pickled import reduce_error
 from privacy.release.gate import BUDGET
 from privacy.settings_error import refuse, unmet
@@ -87,6 +88,7 @@ def conduct_training(
     seed: int,
     folder: Folder,
     between: Callable[[Outcome], None],
+    secure_sum: bool = False,
 ) -> Outcome:
     """Train: introduce, the rounds of `method_schedule`, finish. Resumes from `folder` if it holds this run's state.
 
@@ -94,6 +96,7 @@ def conduct_training(
         opening: site -> message sent with the introduction (settings of this run).
         forms: an introduction and a reply of this algorithm, from a rehearsal; one of another form is malformed.
         between: called after each round, once the state is saved; it may raise to stop the run safely.
+        secure_sum: the openings ask for hidden replies: only their sum can be read, if every asked site is in it.
 
     Raises:
         QuorumLost: too few valid replies; the last complete round is saved.
@@ -101,7 +104,7 @@ def conduct_training(
     schedule = method_schedule(algorithm, schedule)
     outcome = load_outcome(folder, run)
     if outcome is None:
-        outcome = _ask_introductions(engine, algorithm, run, initial, opening, forms.introduction)
+        outcome = _ask_introductions(engine, algorithm, run, initial, opening, forms.introduction, with_keys=secure_sum)
         save_outcome(folder, run, outcome)
     while outcome.round < schedule.rounds:
         between(outcome)
@@ -115,11 +118,25 @@ def conduct_training(
 
 
 def _ask_introductions(
-    engine: Engine, algorithm: Algorithm, run: str, initial: Params, opening: Mapping[str, Message], form: Message
+    engine: Engine,
+    algorithm: Algorithm,
+    run: str,
+    initial: Params,
+    opening: Mapping[str, Message],
+    form: Message,
+    *,
+    with_keys: bool,
 ) -> Outcome:
-    """Ask every site for its introduction: the initial state depends on all of them."""
+    """Ask every site for its introduction: the initial state depends on all of them. with_keys: and for the public key
+    of a secure sum.
+    """
+
+    def find_problem(reply: Message) -> str | None:
+        lacks_key = with_keys and not isinstance(reply.facts.get(KEY), str)
+        return MALFORMED if lacks_key else find_introduction_problem(reply, form)
+
     call = Call(run, 0, "introduce", {})
-    replies, missing = ask_all(engine, call, opening, lambda reply: find_introduction_problem(reply, form))
+    replies, missing = ask_all(engine, call, opening, find_problem)
     if missing:
         raise QuorumLost(run, 0, missing)
     introductions = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in replies.items()}
@@ -130,7 +147,8 @@ def _ask_introductions(
         if not spoilt:
             raise
         raise QuorumLost(run, 0, spoilt) from None
-    return Outcome(state, {}, {}, {}, (), None, 0)
+    keys = {site: str(reply.facts[KEY]) for site, reply in replies.items()} if with_keys else {}
+    return Outcome(state, {}, {}, {}, keys=keys)
 
 
 def _run_round(
@@ -144,11 +162,20 @@ def _run_round(
         return replace(last, round=schedule.rounds)
     asked_sites = sample_sites(active, schedule.participation, derive_seed(seed, "participation", number))
     call = Call(run, number, "train", last.merged)
-    messages = {site: wrap_message(algorithm.send(last.state, site, call), last.best) for site in asked_sites}
+    hidden = bool(last.keys) and has_words(template)
+    keys = {site: last.keys[site] for site in asked_sites} if hidden else {}
+    messages = {site: wrap_message(algorithm.send(last.state, site, call), last.best, keys) for site in asked_sites}
     replies, missing = engine.ask(call, messages, deadline_s=schedule.deadline_s)
-    codes = {site: find_reply_problem(reply, template) for site, reply in replies.items()}
-    parts = {s: Message(r.tensors, as_mapping(r.facts["algorithm"])) for s, r in replies.items() if not codes[s]}
-    state, spoilt = _merge_replies(algorithm, last.state, dict(sorted(parts.items())))
+    form = masked_form(template) if hidden else template
+    codes = {site: find_reply_problem(reply, form) for site, reply in replies.items()}
+    good = {site: reply for site, reply in sorted(replies.items()) if codes[site] is None}
+    if hidden:
+        is_complete = good.keys() == keys.keys()
+        state, spoilt = _merge_sum(algorithm, last.state, good, template) if is_complete else (last.state, {})
+    else:
+        is_complete = True
+        parts = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in good.items()}
+        state, spoilt = _merge_replies(algorithm, last.state, parts)
     codes |= spoilt
     good = {site: reply for site, reply in sorted(replies.items()) if codes[site] is None}
     lost = {**missing, **{site: why for site, why in codes.items() if why is not None}}
@@ -160,8 +187,25 @@ def _run_round(
     if not good:  # all asked sites retired: repeat the round with others
         return replace(last, missing=last.missing + gone, received=received)
     seen = _add_losses(last, good, number - 1)
-    merged = {**last.merged, **dict.fromkeys(good, number)}
+    # Masks of an incomplete sum do not cancel. The round is lost, and the next one asks for new replies.
+    merged = {**last.merged, **dict.fromkeys(good if is_complete else (), number)}
     return replace(seen, state=state, merged=merged, missing=last.missing + gone, round=number, received=received)
+
+
+def _merge_sum(
+    algorithm: Algorithm, state: State, replies: Mapping[str, Message], form: Message
+) -> tuple[State, dict[str, str]]:
+    """The state with the sum of hidden replies; and, where the method cannot take it, all sites with their code: nobody
+    can tell whose reply spoils a sum.
+    """
+    try:
+        reply = reveal_sum(replies, form)
+        wrapped = Message(reply.tensors, {"algorithm": dict(reply.facts), "loss": None, "n": 0})
+        if (code := find_reply_problem(wrapped, form)) is None:
+            return algorithm.merge(state, {EVERYBODY: reply}), {}
+    except ValueError:
+        code = MALFORMED
+    return state, dict.fromkeys(replies, code)
 
 
 def _merge_replies(algorithm: Algorithm, state: State, parts: Mapping[str, Message]) -> tuple[State, dict[str, str]]:
@@ -244,9 +288,10 @@ def add_sent_bytes(received: Mapping[str, int], messages: Mapping[str, Message])
     return {**received, **{site: received.get(site, 0) + size for site, size in sizes.items()}}
 
 
-def wrap_message(message: Message, best: int | None) -> Message:
-    """A method's message as sites get it in a run."""
-    return Message(message.tensors, {"algorithm": dict(message.facts), "best": best})
+def wrap_message(message: Message, best: int | None, keys: Mapping[str, str] | None = None) -> Message:
+    """A method's message as sites get it in a run. keys: of the sites among whose replies this one's is hidden."""
+    hiding: dict[str, Json] = {KEYS: dict(keys)} if keys else {}
+    return Message(message.tensors, {"algorithm": dict(message.facts), "best": best, **hiding})
 
 
 def sample_sites(sites: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:

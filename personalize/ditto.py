@@ -35,6 +35,7 @@ class Ditto:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["ditto"] = "ditto"
     lam: float = 1.0

@@ -23,6 +23,7 @@ class FedAvgLocal:
     """w <- sum_k (n_k / n) w_k; a site keeps its newest w_k whose reply was merged. weights: as FedAvg's."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["fedavg_local"] = "fedavg_local"
     weights: Weights = "size"

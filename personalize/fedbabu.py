@@ -28,6 +28,7 @@ class FedBabu:
     """W_B <- sum_k (n_k / n) W_B,k, trained under a head that is never trained."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["fedbabu"] = "fedbabu"
     weights: Weights = "size"

@@ -34,6 +34,7 @@ class FedRep:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["fedrep"] = "fedrep"
     head_epochs: int = 10

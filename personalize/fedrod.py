@@ -38,6 +38,7 @@ class FedRod:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["fedrod"] = "fedrod"
     gamma: float = 1.0

@@ -49,6 +49,7 @@ class Fenda:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["fenda"] = "fenda"
     weights: Weights = "size"

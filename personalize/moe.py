@@ -41,6 +41,7 @@ class MoE:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["moe"] = "moe"
     gate: float | None = None

@@ -53,6 +53,7 @@ class Partial:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["fedper", "lg_fedavg", "fedbn", "splitnn", "private_intercept"] = "fedper"
     weights: Weights | None = None
@@ -112,8 +113,13 @@ class Partial:
         descent = descend_from(site, module, memory)
         return split_model(module, self.shared(module), site, descent.optimizer)
 
+    @property
+    def merge_weights(self) -> Weights:
+        """How replies are weighted: as the settings say, or as in the method's paper."""
+        return self.weights or ("uniform" if self.kind == "fedbn" else "size")
+
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        merged = merge_shared(state, replies, self.weights or ("uniform" if self.kind == "fedbn" else "size"))
+        merged = merge_shared(state, replies, self.merge_weights)
         return Message(merged.tensors, state.facts)
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:

@@ -40,6 +40,7 @@ class PerFCL:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["perfcl"] = "perfcl"
     weights: Weights = "size"

@@ -39,6 +39,7 @@ class PerFedAvg:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["perfedavg"] = "perfedavg"
     alpha: float = 0.01

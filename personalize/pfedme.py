@@ -41,6 +41,7 @@ class PFedMe:
     """lam: lambda, how near theta stays to w. eta: rate of w_i at a site. beta: of w at the server. K: inner steps."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    summable: ClassVar = True
 
     name: Literal["pfedme"] = "pfedme"
     lam: float = 15.0

@@ -29,7 +29,7 @@ from rich.text import Text
 
 from pipelines.loader.command_line import add_json_argument, announce, command_parser
 from pipelines.runs.exits import Exit, end_process, print_error
-from privacy.dp.events import NON_PRIVATE, Event, UnknownEvent, describe_event
+from privacy.dp.events import NON_PRIVATE, Event, UnknownEvent, assume_colluding, describe_event
 from privacy.message import Json, as_mapping
 from privacy.release import ledger as ledgers
 from privacy.release.chain import Damaged, is_torn
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     answer: dict[str, Json] = {"exit": code, "intact": not complaints, "lines": len(lines), "complaints": [*complaints]}
     if options.command == "sum":
         announce(f"adding up {ledger}")  # the accountant takes seconds to import
-        answer |= _sum_ledger(lines, options.delta, None if options.json else console)
+        answer |= _sum_ledger(lines, options.delta, options.colluding, None if options.json else console)
     elif options.command == "explain":
         answer |= _explain_lines(lines, None if options.json else console)
     if options.json:
@@ -137,6 +137,10 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
             command.add_argument(
                 "--delta", type=delta, default=1e-5, help="at which epsilon is computed (default: 1e-5)"
             )
+            text = (
+                "how many hospitals may work together with the coordinator, where noise is shared (default: all others)"
+            )
+            command.add_argument("--colluding", type=count_colluding, metavar="N", help=text)
     return made
 
 
@@ -164,8 +168,15 @@ def delta(text: str) -> float:
     return number
 
 
-def _sum_ledger(lines: Sequence[_Line], at: float, console: Console | None) -> dict[str, Json]:
-    charged = list(ledgers.charged_lines(lines))
+def count_colluding(text: str) -> int:
+    """A whole number of at least 0. Raises: argparse.ArgumentTypeError."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number of at least 0 is needed, found {text!r}")
+    return int(text)
+
+
+def _sum_ledger(lines: Sequence[_Line], at: float, colluding: int | None, console: Console | None) -> dict[str, Json]:
+    charged = [(line, assume_colluding(event, colluding)) for line, event in ledgers.charged_lines(lines)]
     unread = sum(_unread(line, event) for line, event in charged)
     sum_of_all, splits, unpriced = _sum("all", lines, charged, at), {}, 0
     try:

@@ -24,14 +24,16 @@ from federation.participant import answer_training_call, prune_models
 from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import Forms, initial_parameters, rehearse_forms
 from federation.rounds import Schedule, conduct_training
+from federation.summing import KEY, KEYS, hide_reply
 from federation.task import Kind, Output, Task, overlap_loss
 from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.events import NOTHING, Event
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.folder import Folder
-from privacy.message import Call, Message, Params, from_bytes, unseal_parts
+from privacy.message import Call, Message, Params, as_mapping, from_bytes, unseal_parts
 from privacy.release.gate import Refused
+from privacy.secure_sum import KeyPair
 
 
 @dataclass
@@ -172,6 +174,7 @@ class Hospital:
     trained: int = 0
     protection: Protection | None = None
     events: list[Event] = field(default_factory=list)
+    keys: KeyPair | None = None
 
     def __call__(self, call: Call, message: Message) -> Message:
         def work(memory: Message) -> tuple[Message, Message]:
@@ -180,9 +183,9 @@ class Hospital:
             access = self.access(seed)
             site = Site(self.name, self.task, self.work, access)
             with use_seed(seed):
-                done = answer_training_call(self.algorithm, site, call, message, memory, self.models)
+                reply, after = answer_training_call(self.algorithm, site, call, message, memory, self.models)
             self.events += access.events
-            return done
+            return self.hide(call, message, reply), after
 
         answer = answer_once(self.disk, call, self.name, work)
         best = message.facts.get("best")
@@ -190,6 +193,15 @@ class Hospital:
             memories = (answer.memory, load_memory(self.disk, call.merged.get(self.name, 0)))
             prune_models(self.models, memories, best=best if isinstance(best, int) else None, newest=call.round - 1)
         return from_bytes(answer.reply)
+
+    def hide(self, call: Call, message: Message, reply: Message) -> Message:
+        """The reply, with the public key in an introduction, and hidden where the question names a sum."""
+        if self.keys is not None and call.request == "introduce":
+            return Message(reply.tensors, {**reply.facts, KEY: self.keys.public})
+        if self.keys is None or KEYS not in message.facts:
+            return reply
+        keys = {site: str(key) for site, key in as_mapping(message.facts[KEYS]).items()}
+        return hide_reply(self.algorithm, reply, secret=self.keys.secret, keys=keys, site=self.name, call=call)
 
     def access(self, seed: int) -> Access:
         if self.protection is None:
@@ -276,8 +288,11 @@ def train(
     folder: Folder | None = None,
     between: Callable[[Outcome], None] = lambda outcome: None,
     run: str = "law",
+    secure_sum: bool = False,
 ) -> Outcome:
-    """A whole run. engine: to the hospitals, if not directly; folder: the coordinator's disk; between: after rounds."""
+    """A whole run. engine: to the hospitals, if not directly; folder: the coordinator's disk; between: after rounds.
+    secure_sum: replies are hidden in sums; then every hospital has `keys`.
+    """
     initial, forms = build_opening(cast(Hashable, algorithm), task, work, torch.get_default_dtype())
     return conduct_training(
         engine or InProcess(hospitals),  # type: ignore[arg-type]
@@ -290,6 +305,7 @@ def train(
         seed=0,
         folder=folder or MemoryFolder(),
         between=between,
+        secure_sum=secure_sum,
     )
 
 

@@ -266,7 +266,7 @@ def _compute_costs(world: World) -> dict[str, dict[str, Json]]:
             )
             events = [at_cut(e, cut) for e in (*shared, *(e for plan in plans.values() for e in plan.events))]
             events += cost_of_counts(hospital)
-            spent, then = epsilon_after(hospital.ledger, budget.delta, events)
+            spent, then = epsilon_after(hospital.ledger, budget.delta, events, colluding=settings.policy.colluding)
             enough = "within" if then <= budget.epsilon else "MORE than"
             releases: dict[str, list[Event]] = {label: [*plan.releases] for label, plan in plans.items()}
             releases |= {name: [compose_events(made)] for name, made in other_events.items()}

@@ -40,6 +40,7 @@ def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str,
         "seed": config.seed,
         "cohort": cohort,
         **_protection_facts(config, label, site),
+        **({"secure_sum": True} if config.train.secure_sum else {}),
     }
 
 

@@ -17,7 +17,7 @@ from pipelines.runs.plan import KEPT_OLDER, Stage, Step, explain_steps, explanat
 from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
-from privacy.dp.events import Event
+from privacy.dp.events import Event, assume_colluding
 from privacy.message import Json, as_mapping
 from privacy.settings_error import Problem
 
@@ -63,7 +63,8 @@ def compute_prices(world: World, steps: Sequence[Step[World]]) -> dict[str, dict
     for site in world.config.sites:
         for stage, events in list_events(world, site).items():
             if stage in stage_names and events:
-                prices.setdefault(stage, {})[site] = compute_cost(events, _delta_of_site(world.config, site)).epsilon
+                counted = [assume_colluding(event, _colluding_of_run(world.config)) for event in events]
+                prices.setdefault(stage, {})[site] = compute_cost(counted, _delta_of_site(world.config, site)).epsilon
     return {stage: prices[stage] for stage in stage_names if stage in prices}
 
 
@@ -124,6 +125,11 @@ def list_events(world: World, site: str) -> dict[str, Sequence[Event]]:
 def as_facts(prices: Mapping[str, Mapping[str, float]], stage: str) -> dict[str, Json]:
     """The price of a stage by site, as the fact `epsilon`; none if nobody pays."""
     return {"epsilon": dict(prices[stage])} if stage in prices else {}
+
+
+def _colluding_of_run(config: Config) -> int | None:
+    """How many hospitals may work together with the coordinator, by the run's own epsilon."""
+    return config.privacy.colluding if isinstance(config.privacy, PatientLevel) else None
 
 
 def _delta_of_site(config: Config, site: str) -> float:

@@ -23,7 +23,17 @@ from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Public
 from pipelines.settings.privacy import PatientLevel
 from privacy.dp.accounting import Cost, calibrate_noise, compute_cost, mu_of
-from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, change_event
+from privacy.dp.events import (
+    Composed,
+    Event,
+    Gaussian,
+    Part,
+    PoissonSampled,
+    SelfComposed,
+    SharedGaussian,
+    assume_colluding,
+    change_event,
+)
 from privacy.dp.protection import Protection
 from privacy.release import ledger as ledgers
 from privacy.release.gate import run_name
@@ -61,8 +71,16 @@ def plan_method(config: Config, label: str, site: str) -> Plan:
     evaluations = len(config.sites) if config.evaluate.public else 1
     rounds = method_schedule(config.train.methods[label], config.train.schedule).rounds
     releases = Releases(rounds, evaluations, config.split.validation > 0)
-    task = config.task_of(label)
-    return _plan_noise(config.method(label, site), task, config.work(label, site), config.privacy, releases)
+    task, method = config.task_of(label), config.method(label, site)
+    return _plan_noise(method, task, config.work(label, site), config.privacy, releases, count_sharing(config, label))
+
+
+def count_sharing(config: Config, label: str) -> int:
+    """How many hospitals share the noise of a method's sums; 1 = each adds all of it."""
+    is_shared = isinstance(config.privacy, PatientLevel) and config.privacy.shared is not None
+    if not (is_shared and getattr(config.train.methods[label], "shares_noise", False)):
+        return 1
+    return sum(site not in config.outside for site in config.sites)
 
 
 class Releases(NamedTuple):
@@ -80,7 +98,8 @@ def total_cost(config: Config, site: str, price: Callable[[Sequence[Event], floa
         raise ValueError("privacy: none has no plan")
     plans = [plan_method(config, label, site) for label in config.train.methods]
     made = [*harmonization_events(config, site), *augmentation_events(config), *matching_events(config)]
-    return price([*made, *(event for plan in plans for event in plan.events)], privacy.delta)
+    events = [*made, *(event for plan in plans for event in plan.events)]
+    return price([assume_colluding(event, privacy.colluding) for event in events], privacy.delta)
 
 
 def harmonization_events(config: Config, site: str) -> tuple[Event, ...]:
@@ -129,12 +148,18 @@ def augmentation_events(config: Config) -> tuple[Event, ...]:
 
 
 def epsilon_after(
-    ledger: Path, delta: float, events: Sequence[Event], *, run: str | None = None
+    ledger: Path, delta: float, events: Sequence[Event], *, run: str | None = None, colluding: int | None = None
 ) -> tuple[float, float]:
-    """Epsilon that a ledger has charged a patient so far, and with these events added. run: by runs of this name."""
+    """Epsilon that a ledger has charged a patient so far, and with these events added. run: by runs of this name.
+    colluding: how many hospitals may work together with the coordinator, by the policy.
+    """
     charged = ledgers.charged_lines(ledgers.read_lines(ledger))
     before = [event for line, event in charged if run in (None, run_name(str(line.get("run"))))]
-    return compute_cost(before, delta).epsilon, compute_cost([*before, *events], delta).epsilon
+    spent, then = (
+        compute_cost([assume_colluding(event, colluding) for event in counted], delta).epsilon
+        for counted in (before, [*before, *events])
+    )
+    return spent, then
 
 
 def foresee_refusals(
@@ -149,10 +174,12 @@ def foresee_refusals(
         return []
     delta, caps = policy.budget.delta, policy.caps
     dear = {
-        name: max(compute_cost([event], delta).epsilon for event in each) for name, each in releases.items() if each
+        name: max(compute_cost([assume_colluding(event, policy.colluding)], delta).epsilon for event in each)
+        for name, each in releases.items()
+        if each
     }
-    _, epsilon_of_run = epsilon_after(ledger, delta, events, run=run)
-    _, total = epsilon_after(ledger, delta, events)
+    _, epsilon_of_run = epsilon_after(ledger, delta, events, run=run, colluding=policy.colluding)
+    _, total = epsilon_after(ledger, delta, events, colluding=policy.colluding)
     rows = [(f"one reply of {name}", epsilon, caps["release"]) for name, epsilon in dear.items()]
     rows += [(f"runs named {run}", epsilon_of_run, caps["run"]), ("all that ever left", total, caps["total"])]
     return [
@@ -180,11 +207,17 @@ def count_steps(events: Sequence[Event], times: int = 1, *, noise: float | None 
 
 
 @lru_cache(maxsize=256)
-def _plan_noise(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLevel, releases: Releases) -> Plan:
-    """The least noise whose cost over all rounds and evaluations is within the epsilon."""
+def _plan_noise(
+    algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLevel, releases: Releases, hospitals: int
+) -> Plan:
+    """The least noise whose cost over all rounds and evaluations is within the epsilon. hospitals: that share it."""
     rounds, evaluations, validated = releases
+    colluding = privacy.colluding if hospitals > 1 else None
+    placeholder = TRAINING if hospitals == 1 else SharedGaussian(TRAINING.noise_multiplier, hospitals)
+    parts = 1.0 if hospitals == 1 else math.sqrt(max(1, hospitals - (privacy.colluding or 0)))
     marked = replace(
         privacy.protection(TRAINING.noise_multiplier),
+        hospitals=hospitals,
         validation_noise=VALIDATION.noise_multiplier,
         counts_noise=COUNTS.noise_multiplier,
     )
@@ -201,15 +234,18 @@ def _plan_noise(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: Patien
 
     def price_events(noise: float, mu: float) -> list[Event]:
         noises: dict[Event, Event] = {
-            TRAINING: Gaussian(noise),
+            placeholder: Gaussian(noise) if hospitals == 1 else SharedGaussian(noise / parts, hospitals),
             COUNTS: Gaussian(_sufficient_noise(COUNTS_SHARE / count_releases, mu)),
         }
         return [replace_mechanisms(event, noises) for event in learning]
 
-    epsilon = privacy.epsilon or compute_cost(price_events(float(privacy.noise or 0), 1.0), privacy.delta).epsilon
+    def assume_honest(noise: float, mu: float) -> list[Event]:
+        return [assume_colluding(event, colluding) for event in price_events(noise, mu)]
+
+    epsilon = privacy.epsilon or compute_cost(assume_honest(float(privacy.noise or 0), 1.0), privacy.delta).epsilon
     mu = mu_of(epsilon, privacy.delta)
     noise = privacy.noise or calibrate_noise(
-        lambda noise: price_events(noise, mu), epsilon=epsilon, delta=privacy.delta
+        lambda noise: assume_honest(noise, mu), epsilon=epsilon, delta=privacy.delta
     )
     validation_noise, evaluation_noise = _sufficient_noise(1.0 / rounds, mu), _sufficient_noise(1.0 / evaluations, mu)
     validation = replace_mechanisms(seen.validation, {VALIDATION: Gaussian(validation_noise)})
@@ -222,8 +258,9 @@ def _plan_noise(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: Patien
     once = [introduced, *([trained.event] if isinstance(trained, SelfComposed) else []), *([validation] * validated)]
     single = (*once, Part(marked.cut, "test", Gaussian(evaluation_noise)))
     counts_noise = _sufficient_noise(COUNTS_SHARE / count_releases, mu)
-    protection = replace(marked, noise=noise, validation_noise=validation_noise, counts_noise=counts_noise)
-    return Plan(protection, evaluation_noise, events, single, compute_cost(events, privacy.delta))
+    protection = replace(marked, noise=noise / parts, validation_noise=validation_noise, counts_noise=counts_noise)
+    cost = compute_cost([assume_colluding(event, colluding) for event in events], privacy.delta)
+    return Plan(protection, evaluation_noise, events, single, cost)
 
 
 def _sufficient_noise(share: float, mu: float) -> float:

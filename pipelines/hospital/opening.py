@@ -43,7 +43,8 @@ class Opening:
     target: the masks that are learnt; None = labels. protection: None without differential privacy. evaluation_noise:
     of test histograms, in patients. ordered: whether each class is more than the one before it. recipient: who gets the
     replies of introduction and training; `sites` if the method, in the coordinator's or this hospital's form, forwards
-    them. begun: what the coordinator says of weights with which networks begin; None = random numbers.
+    them. begun: what the coordinator says of weights with which networks begin; None = random numbers. secure_sum:
+    whether parameters leave only as words that their sum over hospitals reveals.
     """
 
     algorithm: AnyAlgorithm
@@ -57,6 +58,7 @@ class Opening:
     ordered: bool = False
     recipient: Recipient = "coordinator"
     begun: Mapping[str, Json] | None = None
+    secure_sum: bool = False
 
 
 def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
@@ -65,8 +67,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
     Args:
         said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
         segmentation `target`; `ordered`, if classes are; if networks began with weights `start`: their digest, and
-        on which public pictures they were trained, or that they are of a file; and `privacy` (None, or the fields of
-        `Protection`) with `evaluation_noise`.
+        on which public pictures they were trained, or that they are of a file; `secure_sum`, if replies are hidden in
+        sums; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
@@ -95,6 +97,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
             )
         problems = find_size_problems(algorithm, task, work)
         problems += [] if protection is None else work.private_problems
+        if protection is not None and protection.hospitals > 1 and facts.get("secure_sum") is not True:
+            problems.append(f"noise would be a part of what {protection.hospitals} hospitals add, and no sum is secure")
         problems += [work.transform.missing] if work.transform is not None and work.transform.missing else []
         if problems:
             raise ValueError("; ".join(problems))
@@ -125,6 +129,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         ordered=facts.get("ordered") is True,
         recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
         begun=as_mapping(facts["start"]) if "start" in facts else None,
+        secure_sum=facts.get("secure_sum") is True,
     )
 
 

@@ -19,6 +19,7 @@ from federation.rehearsal import (
     rehearse_forms,
     rehearse_question,
 )
+from federation.summing import has_words
 from federation.task import Task
 from personalize import AnyAlgorithm
 from privacy.dp.access_limit import TooLong
@@ -57,6 +58,11 @@ def rehearse_private_events(algorithm: AnyAlgorithm, task: Task, work: Work, pro
 @lru_cache(maxsize=64)
 def _rehearse_forms(algorithm: AnyAlgorithm, task: Task, work: Work) -> Forms:
     return rehearse_forms(algorithm, task, work, initial_parameters(algorithm, task, seed=0))
+
+
+def sends_parameters(algorithm: AnyAlgorithm, task: Task, work: Work) -> bool:
+    """Whether replies of a method's rounds hold anything but a loss."""
+    return has_words(_rehearse_forms(algorithm, task, work).reply)
 
 
 def check_trainable(

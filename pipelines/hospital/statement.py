@@ -22,7 +22,14 @@ from pipelines.requests.sample import SAMPLE
 from pipelines.requests.track import TRACK
 from pipelines.requests.train import INTRODUCE, TRAIN
 from privacy.dp.accounting import compute_cost
-from privacy.dp.events import NON_PRIVATE, Declared, Event, compose_events, parse_or_non_private
+from privacy.dp.events import (
+    NON_PRIVATE,
+    Declared,
+    Event,
+    assume_colluding,
+    compose_events,
+    parse_or_non_private,
+)
 from privacy.message import Json, Malformed, as_list, as_mapping, number_of, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.build_statement import build_statement
@@ -80,6 +87,8 @@ def build_own_statement(hospital: Hospital, lines: Lines) -> Statement:
         not_covered=list_uncovered_patients(openings.values()),
         unit=f"simulated {unit}" if nobody else unit,
         packages=_describe_packages(known_of),
+        colluding=hospital.policy.colluding,
+        signed_keys=bool(hospital.policy.secure_sum and hospital.policy.secure_sum.signers),
     )
 
 
@@ -190,7 +199,7 @@ def list_left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
     about, charged = dict(describe_contents(hospital, lines)), dict[str, list[Event]]()
     about |= {EXPORT.name: EXPORT.says, f"{EXPORT.name}{TO}": TO_OUTSIDE}
     for line, event in ledgers.charged_lines(lines):
-        charged.setdefault(_request_name(line), []).append(event)
+        charged.setdefault(_request_name(line), []).append(assume_colluding(event, hospital.policy.colluding))
     sums: dict[str, Left] = {}
     for line in lines:
         request = _request_name(line)

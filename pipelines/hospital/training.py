@@ -4,15 +4,17 @@ baseline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from federation.augmentation import AUGMENTATIONS
+from federation.conversation import load_memory
 from federation.descent import Site
 from federation.participant import answer_training_call, prune_models
 from federation.randomization import build_disturbance
 from federation.randomness import derive_seed, use_seed
+from federation.summing import KEY, Unsummable, hide_reply
 from federation.transforms import build_views
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
@@ -27,7 +29,17 @@ from pipelines.hospital.withdrawn import looked_at
 from pipelines.requests.export import Export, Exported
 from pipelines.requests.pool import Pool, Pooled
 from pipelines.requests.request import Request
-from pipelines.requests.train import FINISH, INTRODUCE, TRAIN, Finished, Introduce, Introduced, Train, Trained
+from pipelines.requests.train import (
+    FINISH,
+    INTRODUCE,
+    TRAIN,
+    Finished,
+    Hidden,
+    Introduce,
+    Introduced,
+    Train,
+    Trained,
+)
 from pipelines.requests.writing import read_reply
 from pipelines.settings.harmonization import default_scale
 from privacy.dp.access import Access, Split, open_access
@@ -38,9 +50,14 @@ from privacy.release import ledger as ledgers
 from privacy.release.form import value_or_none
 from privacy.release.gate import PRIVACY, Refused, find_unaffordable, lacks_noise
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
+from privacy.secure_sum import find_forged_keys, make_key_pair, sign_key
 
 R = TypeVar("R")
 POOLED: tuple[Split, ...] = ("train", "validation")
+HIDDEN = "policy_secure_sum"
+"""The refusal code if the policy asks for secure sums, and parameters would leave alone, or in a sum over too few."""
+SECRET = "x25519"  # noqa: S105 - the name of a fact
+"""The fact of an introduction's memory with the secret key for the run's secure sums."""
 RECIPIENT = "recipient"
 """The fact of a memory with the recipient of the reply committed with it."""
 
@@ -52,12 +69,17 @@ def introduce(hospital: Hospital, context: Context[Introduce]) -> Done[Introduce
     site, events = _build_site(hospital, start, call)
     reply, memory = _participate(hospital, start, site, call, message, context.memory)
     said_something = bool(reply.tensors or reply.facts["algorithm"])
+    secret: dict[str, Json] = {}
+    if start.secure_sum:
+        pair = make_key_pair()
+        key = sign_key(pair.public, hospital.key(), run=call.run, site=hospital.name)
+        reply, secret = Message(reply.tensors, {**reply.facts, KEY: key}), {SECRET: pair.secret}
     event = describe_event(compose_events(events() or ([NON_PRIVATE] if said_something else [])))
-    facts = {**memory.facts, "opening": dict(facts_of_run), RECIPIENT: start.recipient}
+    facts = {**memory.facts, "opening": dict(facts_of_run), RECIPIENT: start.recipient, **secret}
     return Done(read_reply(INTRODUCE, reply), event, Message(memory.tensors, facts))
 
 
-def train(hospital: Hospital, context: Context[Train]) -> Done[Trained]:
+def train(hospital: Hospital, context: Context[Train]) -> Done[Trained | Hidden]:
     """Train one round."""
     return _take_part(hospital, context, TRAIN)
 
@@ -71,8 +93,18 @@ def _take_part(hospital: Hospital, context: Context[Train], request: Request[Tra
     """The participant's reply; it acts by the request's name."""
     call = context.call
     start = check_affordable_opening(hospital, read_opening(hospital, call.run), call)
+    keys = value_or_none(context.question.keys) or {}
+    is_hidden = (
+        request.name == TRAIN.name
+        and start.secure_sum
+        and rehearsed.sends_parameters(start.algorithm, start.task, start.work)
+    )
+    if is_hidden:
+        check_sum(hospital, start, keys, call)
     site, events = _build_site(hospital, start, call)
     reply, memory = _participate(hospital, start, site, call, context.message, context.memory)
+    if is_hidden:
+        reply = hide_parameters(hospital, start, reply, keys, call)
     # Only the coordinator gets the last validation loss.
     recipient = COORDINATOR if request.name == FINISH.name else start.recipient
     memory = Message(memory.tensors, {**memory.facts, RECIPIENT: recipient})
@@ -81,6 +113,46 @@ def _take_part(hospital: Hospital, context: Context[Train], request: Request[Tra
     return Done(
         read_reply(request, reply), describe_event(compose_events([*events(), model_release_event(start)])), memory
     )
+
+
+def check_sum(hospital: Hospital, start: Opening, keys: Mapping[str, str], call: Call) -> None:
+    """Check the hospitals among whose replies this one's shall be hidden, before any work.
+
+    Raises:
+        Refused: `malformed_keys`: this hospital is not among them, or noise was planned for another number of them;
+            `policy_secure_sum`: they are fewer than the policy asks for, or the policy names signing keys, and keys of
+            this run are not signed by them.
+    """
+    needed, planned = hospital.policy.secure_sum, start.protection.hospitals if start.protection is not None else 1
+    if hospital.name not in keys or (planned > 1 and len(keys) != planned):
+        raise Refused("malformed_keys") from ValueError(
+            f"a sum over {', '.join(sorted(keys)) or 'no hospital'}: needed are this hospital and as many others as "
+            f"noise was planned for, {planned} in all"
+        )
+    if needed is not None and len(keys) < needed.hospitals:
+        raise Refused(HIDDEN) from ValueError(
+            f"a sum over {len(keys)} hospitals, and the policy asks for {needed.hospitals} (secure_sum)"
+        )
+    others = {name: key for name, key in keys.items() if name != hospital.name}
+    if needed is not None and needed.signers and (forged := find_forged_keys(others, needed.signers, run=call.run)):
+        raise Refused(HIDDEN) from ValueError(
+            f"the keys of {', '.join(forged)} are not signed by the keys that the policy names (secure_sum.signers)"
+        )
+
+
+def hide_parameters(hospital: Hospital, start: Opening, reply: Message, keys: Mapping[str, str], call: Call) -> Message:
+    """The reply as words that only their sum over the hospitals of `keys` reveals.
+
+    Raises:
+        Refused: `malformed_keys`; `not_summable`: a number is not finite, or too large to be added up.
+    """
+    secret = str(load_memory(hospital.conversation(call.run), 0).facts[SECRET])
+    try:
+        return hide_reply(start.algorithm, reply, secret=secret, keys=keys, site=hospital.name, call=call)
+    except Unsummable as error:
+        raise Refused("not_summable") from error
+    except ValueError as error:
+        raise Refused("malformed_keys") from error
 
 
 def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]:
@@ -136,9 +208,15 @@ def check_affordable_opening(hospital: Hospital, start: Opening, call: Call) -> 
     even without a budget, to see that it ends.
 
     Raises:
-        Refused: `policy_recipient`: the reply would go to sites too; `malformed_opening`: the work would take too
+        Refused: `policy_secure_sum`: parameters would leave alone; `policy_recipient`: the reply would go to sites too;
+            `malformed_opening`: the work would take too
         long; or with the code of `need_counts` or of `privacy.release.gate.find_unaffordable`.
     """
+    if call.request != "finish" and hospital.policy.secure_sum is not None and not start.secure_sum:
+        raise Refused(HIDDEN) from ValueError(
+            "the coordinator would see this hospital's parameters alone, and the policy asks for sums (secure_sum): "
+            "say train: {secure_sum: true} in the run"
+        )
     if call.request != "finish" and start.recipient == SITES and SITES not in hospital.policy.recipients:
         raise Refused("policy_recipient") from ValueError(
             f"{start.algorithm.name} hands what this hospital says on to all other sites, and its policy does not let "

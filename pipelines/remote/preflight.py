@@ -32,6 +32,7 @@ from privacy.release.chain import Damaged
 from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES, TRACKING, Policy
+from privacy.secure_sum import verification_key
 
 NEEDED_GB, SOON = 5.0, timedelta(days=30)
 CONNECT_S = 10.0
@@ -65,6 +66,15 @@ def list_releases(policy: Policy) -> Iterator[tuple[str, str]]:
         yield request.name, request.says if policy.allows(request.name) else "not answered"
 
 
+def _describe_sums(policy: Policy) -> list[str]:
+    """What the policy asks of secure sums, in one sentence; nothing if it asks for none."""
+    sums = policy.secure_sum
+    if sums is None:
+        return []
+    keys = "signed keys" if sums.signers else "keys that the coordinator hands on"
+    return [f"parameters leave only in sums over {sums.hospitals} hospitals or more, hidden by {keys}"]
+
+
 def list_promises(policy: Policy) -> list[str]:
     """The other rules of the policy, in sentences."""
     budget, caps = policy.budget, policy.caps
@@ -79,6 +89,7 @@ def list_promises(policy: Policy) -> list[str]:
         f"methods: {'any' if policy.algorithms is None else ', '.join(policy.algorithms)}",
         f"packages whose code may run: {', '.join(policy.plugins) or 'none but this one'}",
         f"one answer is at most {policy.max_bytes / 1e6:,.0f} MB",
+        *_describe_sums(policy),
         *(["requires privacy: nothing that patients shaped leaves without a finite epsilon"] if policy.require else []),
         "budget of a patient: none; what is released without noise promises nothing"
         if budget is None
@@ -157,6 +168,9 @@ def _check_policy(place: Place) -> Iterator[Finding]:
     if not hospital.policy.allows(SURVEY.name):
         what = "policy.requests lacks it"
         yield Finding("policy", False, f"would refuse every run's first question, survey (policy_request): {what}")
+    if hospital.policy.secure_sum is not None:
+        text = f"other hospitals verify this one's keys by {verification_key(hospital.key())}"
+        yield Finding("secure sums", True, f"{text} (policy.secure_sum.signers.{hospital.name})")
 
 
 def _check_data(place: Place) -> Finding:

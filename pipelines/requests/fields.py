@@ -24,6 +24,9 @@ Settings: TypeAlias = dict[str, Any]
 Packages: TypeAlias = dict[str, str]
 """Code of others that takes part, by source: its digest (`federation.origins.code_identity`)."""
 
+SumKey: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}([0-9a-f]{128})?$")]
+"""A hospital's public key for secure sums of a run, with or without its signature (`privacy.secure_sum`)."""
+
 WITHOUT_NULLS = "without nulls"
 """Marks settings that are sent without their nulls, so that a new optional setting changes no digest of older runs."""
 SETTINGS = Code("malformed_settings")

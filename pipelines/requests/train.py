@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from pipelines.requests.fields import AnyTensors, Count, Digest, Parameters, Round, Settings
-from pipelines.requests.request import Repeat, Request
-from privacy.release.form import ABSENT, Absent, Of, Text
+from torch import Tensor
 
+from pipelines.requests.fields import AnyTensors, Count, Digest, Name, Parameters, Round, Settings, SumKey
+from pipelines.requests.request import Repeat, Request
+from privacy.release.form import ABSENT, Absent, Code, Of, Shape, Text
+
+KEYS = Code("malformed_keys")
 METHOD = Text(2**20)
 """Of what a method says beside its tensors."""
 
@@ -20,19 +23,25 @@ class Introduce:
 
 @dataclass(frozen=True, kw_only=True)
 class Introduced:
-    """What the method must know before its first round. fixed: digest of what the author of the network fixed."""
+    """What the method must know before its first round. fixed: digest of what the author of the network fixed. key: the
+    public key for this run's secure sums.
+    """
 
     algorithm: Annotated[Settings, Of.PARAMETER, METHOD]
     fixed: Annotated[Digest, Of.NAME] | Absent = ABSENT
+    key: Annotated[SumKey, Of.NAME] | Absent = ABSENT
     parameters: Parameters | Absent = ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """A round, or the last merge. best: the globally best round so far."""
+    """A round, or the last merge. best: the globally best round so far. keys: hospital -> public key, of those in whose
+    sum the reply shall be hidden.
+    """
 
     algorithm: Settings | Absent = ABSENT
     best: Round | Absent | None = ABSENT
+    keys: Annotated[dict[Name, SumKey], KEYS] | Absent = ABSENT
     tensors: AnyTensors | Absent = ABSENT
 
 
@@ -44,6 +53,16 @@ class Trained:
     loss: Annotated[float | None, Of.SCORE]
     n: Count
     parameters: Parameters | Absent = ABSENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hidden:
+    """As `Trained`, with parameters that only the sum over hospitals reveals."""
+
+    algorithm: Annotated[Settings, Of.NAME]
+    loss: Annotated[float | None, Of.SCORE]
+    n: Count
+    masked: Annotated[Tensor, Of.MASKED, Shape(axes=1, whole=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +81,10 @@ INTRODUCE: Request[Introduce, Introduced] = Request(
     says="that it takes part, and what the method must know first",
     repeat=Repeat.ONCE,
 )
-TRAIN: Request[Train, Trained] = Request(
+TRAIN: Request[Train, Trained | Hidden] = Request(
     name="train",
     question=Train,
-    replies=(Trained,),
+    replies=(Hidden, Trained),
     says="parameters of the method, validation loss, number of examples",
     brief="model parameters",
     repeat=Repeat.ONCE,

@@ -30,6 +30,7 @@ from pipelines.settings.checks import (
     run,
     sites,
     start,
+    sums,
     task,
     track,
     variants,
@@ -62,6 +63,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     route.problems,
     track.problems,
     privacy.problems,
+    sums.problems,
     harmonization.problems,
     augment.problems,
 )

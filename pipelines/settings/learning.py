@@ -93,8 +93,9 @@ class Training:
     """methods: label -> method. work: the local work of all; method_work: label -> fields that differ for one
     method. method_model: label -> a method's network, if not the run's `model`. method_images: label -> the space of
     `harmonize.translate`, or of `augment`, in which a method trains, if not on images as they were read. start: how
-    networks begin, null = with random numbers; method_start: label -> a method's start, if another. repeats: how often
-    each method is trained, with other seeds on the same patients: the page's intervals are then over trainings too.
+    networks begin, null = with random numbers; method_start: label -> a method's start, if another. secure_sum: the
+    coordinator sees sums over hospitals and no hospital's parameters (`privacy.secure_sum`). repeats: how often each
+    method is trained, with other seeds on the same patients: the page's intervals are then over trainings too.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -108,6 +109,7 @@ class Training:
     start: AnyStart | None = None
     method_start: Mapping[str, AnyStart | None] = field(default_factory=dict)
     repeats: int = 1
+    secure_sum: bool = False
 
     def __post_init__(self) -> None:
         problems = label_problems(self.methods, "methods") + out_of_range(self, repeats=(1, MOST_TRAININGS))

@@ -11,6 +11,22 @@ from privacy.settings_error import Problem, problems_of, refuse, unmet
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedNoise:
+    """Hospitals share the noise of a sum of which nobody sees a part (`train.secure_sum`).
+
+    colluding: how many of them may work together with the coordinator, at most, a curious hospital included: it knows
+    its own part of the noise. Each hospital adds so much that the others' parts suffice.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    colluding: int = 1
+
+    def __post_init__(self) -> None:
+        refuse(unmet(self, colluding=(0 <= self.colluding <= 10**4, "in [0, 10000]")))
+
+
+@dataclass(frozen=True, kw_only=True)
 class PatientLevel:
     """Patient-level differential privacy: how much one method may reveal about one patient.
 
@@ -19,7 +35,8 @@ class PatientLevel:
     which determines epsilon. clip: C, the clipping norm of a patient's gradient. sampling: q, the probability with
     which a patient is in a step; an epoch is 1 / q steps, and `work.batch` is not used. views: K, images of a patient
     in a step. loss_bound: clipping bound of a patient's validation loss. chunk: without effect (`Protection`).
-    unit: what `patient` stands for in these data, for the statement.
+    unit: what `patient` stands for in these data, for the statement. shared: of methods that send sums of gradients
+    (fedsgd), null = every hospital adds all of the noise.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -33,6 +50,12 @@ class PatientLevel:
     loss_bound: float = 2.0
     chunk: int | None = None
     unit: str = "patient"
+    shared: SharedNoise | None = None
+
+    @property
+    def colluding(self) -> int | None:
+        """How many hospitals may work together with the coordinator, by this run's epsilon; None = all others."""
+        return None if self.shared is None else self.shared.colluding
 
     def __post_init__(self) -> None:
         problems = unmet(

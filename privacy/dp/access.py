@@ -29,6 +29,8 @@ Augment: TypeAlias = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, T
 """augment(x (b, ...), y, generator) -> views of both: masks y (b, *spatial) move with x, labels y (b,) stay."""
 Assign: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """assign(x (m, ...), y (m,)) -> (m,) int64: the bin that each row of one patient votes for; out of range = no vote."""
+SUM_UNIT = 2.0**-32
+"""The step of summed gradients (`gradient_sum`), which whole numbers count: sums over hospitals are exact."""
 CHUNK = 64  # rows of a gradient in evaluation mode: larger passes fall out of a processor's cache, and fill memory
 
 
@@ -116,6 +118,12 @@ class Questions(Protocol):
         aux: (A, K, ...), extra inputs that do not come from patients. Plain access gives each row of the draw one of
         the A K inputs, in turn. Private access gives each patient one of the A sets at random; K is then the number of
         views of a patient.
+        """
+        ...
+
+    def gradient_sum(self, module: nn.Module, objective: Objective, draw: Draw | Sample) -> Params:
+        """The sum, not the mean, of the loss's gradients over a draw: int64 of SUM_UNIT, by name. The only question
+        whose noise hospitals can share.
         """
         ...
 
@@ -220,6 +228,12 @@ class PlainAccess:
                 dense_gradient = torch.zeros_like(p) if g is None else g.contiguous()
                 gradient[name] = gradient[name] + dense_gradient if name in gradient else dense_gradient
         return Gradient(gradient, total)
+
+    def gradient_sum(self, module: nn.Module, objective: Objective, draw: Draw | Sample) -> Params:
+        """The sum of the rows' gradients over a draw, int64 of SUM_UNIT, by name."""
+        mean = self.gradient(module, objective, draw).gradient
+        rows = 0 if isinstance(draw, Sample) else len(draw.y)
+        return {name: (value.double() * (rows / SUM_UNIT)).round().long() for name, value in mean.items()}
 
     def votes(self, assign: Assign, bins: int) -> Tensor:
         """The sum of all training patients' vote shares: (bins,) float64. See `count_ballots`."""

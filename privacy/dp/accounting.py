@@ -2,7 +2,9 @@
 
 Events are first transformed into the form that accountants know, by exact steps: Gaussian noise of multiplier s,
 used k times, is Gaussian noise of s / sqrt(k), also on one and the same Poisson sample; a sample with probability 1 is
-no sample; equal mechanisms are counted. Then `privacy/dp/losses.py` composes them.
+no sample; equal mechanisms are counted. Then `privacy/dp/losses.py` composes them. Noise that hospitals share counts as
+if all other hospitals worked together with the coordinator; `events.assume_colluding` replaces it before by what holds
+if at most so many do.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from privacy.dp.events import (
     PoissonSampled,
     Pure,
     SelfComposed,
+    SharedGaussian,
     UnknownEvent,
 )
 from privacy.dp.losses import ENDLESS, LIBRARY, UNIT, Curve, Spend, Step, by_curve, compute_curve, price_spend
@@ -189,6 +192,8 @@ def _add_to_tally(event: Event, times: float, share: _Share, tally: dict[_Share,
     elif isinstance(event, PoissonSampled):
         for step, count in _sample_cost(event).items():
             tally[share][step] += count * times if times or step == ENDLESS else 0
+    elif isinstance(event, SharedGaussian):
+        _add_to_tally(event.against(None), times, share, tally)
     elif isinstance(event, NonPrivate) or (isinstance(event, Gaussian | Laplace) and event.noise_multiplier == 0):
         tally[share][ENDLESS] = math.inf
     elif isinstance(event, Gaussian):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from privacy.dp.access import Access, Draw, Gradient, Objective, Questions, Sample, Split
 from privacy.dp.moments import Embed, Moments
+from privacy.message import Params
 
 
 def restrict_access(access: Access) -> Questions:
@@ -40,6 +41,9 @@ def restrict_access(access: Access) -> Questions:
             self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
         ) -> Gradient:
             return access.gradient(module, objective, draw, aux)
+
+        def gradient_sum(self, module: nn.Module, objective: Objective, draw: Draw | Sample) -> Params:
+            return access.gradient_sum(module, objective, draw)
 
         def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
             return access.measure(module, statistic, split)

@@ -54,6 +54,30 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
+class SharedGaussian:
+    """Gaussian noise in a sum over hospitals, of which each adds a part and nothing but the sum is seen.
+
+    noise_multiplier: standard deviation of one hospital's part / L2 sensitivity. hospitals: n, which all add as much.
+    Where c of them work together with the coordinator, the others hide a patient of theirs by
+    noise_multiplier * sqrt(n - c); where all others do, by noise_multiplier alone.
+    """
+
+    noise_multiplier: float
+    hospitals: int
+    kind: ClassVar = "shared_gaussian"
+
+    def __post_init__(self) -> None:
+        _check_nonnegative("noise_multiplier", self.noise_multiplier)
+        if type(self.hospitals) is not int or self.hospitals < 1:
+            raise ValueError(f"hospitals must be a whole number >= 1, found {self.hospitals!r}")
+
+    def against(self, colluding: int | None) -> Gaussian:
+        """The noise that remains where so many hospitals work together with the coordinator; None = all others do."""
+        honest = 1 if colluding is None else max(1, self.hospitals - colluding)
+        return Gaussian(self.noise_multiplier * math.sqrt(honest))
+
+
+@dataclass(frozen=True)
 class Laplace:
     """Laplace noise; noise_multiplier = scale / L1 sensitivity = 1 / epsilon."""
 
@@ -129,12 +153,22 @@ class Part:
 
 
 Event: TypeAlias = (
-    NonPrivate | Nothing | Declared | Gaussian | Laplace | Pure | PoissonSampled | SelfComposed | Composed | Part
+    NonPrivate
+    | Nothing
+    | Declared
+    | Gaussian
+    | SharedGaussian
+    | Laplace
+    | Pure
+    | PoissonSampled
+    | SelfComposed
+    | Composed
+    | Part
 )
 KINDS: dict[str, type[Event]] = {
     kind.kind: kind
     for kind in (
-        *(NonPrivate, Nothing, Declared, Gaussian, Laplace, Pure),
+        *(NonPrivate, Nothing, Declared, Gaussian, SharedGaussian, Laplace, Pure),
         *(PoissonSampled, SelfComposed, Composed, Part),
     )
 }
@@ -198,6 +232,13 @@ def change_event(event: Event, change: Callable[[Event], Event | None]) -> Event
     if isinstance(event, PoissonSampled | SelfComposed | Part):
         return replace(event, event=change_event(event.event, change))
     return event
+
+
+def assume_colluding(event: Event, colluding: int | None) -> Event:
+    """The event with shared noise as it protects where so many hospitals work together with the coordinator; None = all
+    others do. Accountants that are not told assume the latter.
+    """
+    return change_event(event, lambda part: part.against(colluding) if isinstance(part, SharedGaussian) else None)
 
 
 def describe_event(event: Event) -> Json:

@@ -23,15 +23,26 @@ from torch import Tensor, nn
 from privacy.dp.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, count_ballots
 from privacy.dp.access_limit import AccessLimit
 from privacy.dp.chunks import compute_repeatably, copy_rows
-from privacy.dp.dpsgd import private_gradient
+from privacy.dp.dpsgd import discrete_sigma, private_gradient, private_gradient_sum
 from privacy.dp.entropy import Source, draw_choices, draw_integers, make_generator_state, seed_unrepeatably
-from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, compose_events
+from privacy.dp.events import (
+    NON_PRIVATE,
+    Event,
+    Gaussian,
+    Part,
+    PoissonSampled,
+    SharedGaussian,
+    compose_events,
+)
 from privacy.dp.mechanisms import bounded_mean, vote_histogram
 from privacy.dp.modules import find_unfit_parts, keep_unchanged
 from privacy.dp.moments import Embed, Moments, Patients, noised_moments
 from privacy.dp.persample import patient_gradients
 from privacy.dp.protection import Protection
 from privacy.dp.units import Units, Views, all_views, some_views, units_of
+from privacy.message import Params
+
+SHARED = "noise is shared (privacy.shared), so that only sums over hospitals may: take fedsgd, or leave out shared"
 
 
 @dataclass
@@ -73,7 +84,7 @@ class PrivateAccess:
     def events(self) -> list[Event]:
         """Every use of every draw, and all other releases."""
         p = self.protection
-        gaussian = Gaussian(p.noise)
+        gaussian = Gaussian(p.noise) if p.hospitals == 1 else SharedGaussian(p.noise, p.hospitals)
         drawn = [
             Part(
                 p.cut, "train", PoissonSampled(1.0 if use.full else p.sampling, compose_events([gaussian] * use.times))
@@ -143,6 +154,8 @@ class PrivateAccess:
             raise TypeError("this draw belongs to plain data access; ask the access that drew it")
         use, p = self.uses[draw.number], self.protection
         named = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        if p.hospitals > 1:
+            raise ValueError(f"a gradient of one hospital would leave, and {SHARED}")
         self._check_module(module)
         self._count_access("gradient", sum(value.numel() for value in named.values()))
         use.times += 1
@@ -162,6 +175,29 @@ class PrivateAccess:
                 strays=self.strays.append,
             )
         return Gradient(gradient, math.nan, p.noise * p.clip / expected)
+
+    def gradient_sum(self, module: nn.Module, objective: Objective, draw: Draw | Sample) -> Params:
+        """The sum of clipped mean gradients of the drawn patients + noise, int64 of SUM_UNIT, by name.
+
+        Raises:
+            ValueError: as `gradient`; or as `privacy.dp.dpsgd.discrete_sigma`.
+        """
+        if not isinstance(draw, Sample):
+            raise TypeError("this draw belongs to plain data access; ask the access that drew it")
+        use, p = self.uses[draw.number], self.protection
+        named = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        numbers = sum(value.numel() for value in named.values())
+        self._check_module(module)
+        discrete_sigma(p.clip, p.noise, numbers)
+        self._count_access("gradient", numbers)
+        use.times += 1
+        if self.dry:
+            return {name: torch.zeros_like(value, dtype=torch.int64) for name, value in named.items()}
+        patients = patient_gradients(module, objective, self._iterate_views(use, None))
+        with seed_unrepeatably(self.source), compute_repeatably(), keep_unchanged(module):
+            return private_gradient_sum(
+                named, patients, clip=p.clip, noise=p.noise, source=self.source, strays=self.strays.append
+            )
 
     def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
         """Mean over patients of each one's mean statistic, clipped to [0, loss_bound], with noise.
@@ -195,6 +231,8 @@ class PrivateAccess:
 
         See `privacy.dp.moments`.
         """
+        if self.protection.hospitals > 1:
+            raise ValueError(f"moments of one hospital would leave, and {SHARED}")
         self._count_access("moments", width * width)
         p, rows, units = self.protection, self.splits["train"], self.units["train"]
         whose = [] if self.dry else list(torch.split(units.order, units.sizes.tolist()))

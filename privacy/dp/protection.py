@@ -18,7 +18,8 @@ class Protection:
     clip: C. sampling: q. views: K. noise: of gradients. validation_noise: of `measure`. counts_noise: of `shares`.
     votes_noise: of `votes`. With None the value is not released (NaN, uniform, an error). loss_bound: a patient's
     statistic is clipped to [0, bound]. chunk: without effect, because patients pass one at a time; read so that older
-    settings stay valid. cut: name of the division into splits.
+    settings stay valid. cut: name of the division into splits. hospitals: over how many hospitals a gradient is summed
+    before anybody sees it (`privacy.secure_sum`), each with noise of its own; 1 = what leaves is this hospital's alone.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -33,6 +34,7 @@ class Protection:
     loss_bound: float = 2.0
     chunk: int | None = None
     cut: str = ""
+    hospitals: int = 1
 
     def __post_init__(self) -> None:
         refuse(
@@ -47,5 +49,6 @@ class Protection:
                 votes_noise=(0.0, 1e6),
                 loss_bound=(1e-3, 1e6),
                 chunk=(1, 10**6),
+                hospitals=(1, 10**4),
             )
         )

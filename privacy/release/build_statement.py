@@ -23,7 +23,10 @@ from privacy.dp.events import (
     PoissonSampled,
     Pure,
     SelfComposed,
+    SharedGaussian,
     UnknownEvent,
+    assume_colluding,
+    list_leaves,
 )
 from privacy.message import Json, whole_of
 from privacy.release import meaning as words
@@ -78,6 +81,8 @@ def build_statement(
     unit: str = "patient",
     packages: str = "",
     not_covered: Iterable[str] = (),
+    colluding: int | None = None,
+    signed_keys: bool = False,
 ) -> Statement:
     """The privacy statement of a hospital's ledger.
 
@@ -88,6 +93,9 @@ def build_statement(
         details: by run. contents: what a reply to each request holds. pretraining: the weights that models started
             from, and their licence; "none" = random weights. packages: whose code took part besides ours, in words.
         not_covered: what no ε covers in these runs, in addition to what no ε ever covers.
+        colluding: how many hospitals may work together with the coordinator, where they share noise in secure sums;
+            None = all others, so that a hospital's own noise is all that counts. signed_keys: whether the hospital
+            verifies the keys of the others in secure sums.
 
     Raises:
         ValueError: a δ is not between 0 and 1, or the budget's ε is negative.
@@ -95,9 +103,9 @@ def build_statement(
     _check_arguments(delta, budget)
     everything = list(lines)
     ledger_lines = list(_list_lines(everything))
-    price, total, about = _make_pricer(delta), _tally_lines(ledger_lines), contents or {}
+    price, total, about = _make_pricer(delta, colluding=colluding), _tally_lines(ledger_lines), contents or {}
     (epsilon, accountant), (noised, by) = price(total), price(_select_noised(total))
-    replaced, _ = _make_pricer(delta, replaced=True)(_select_noised(total))
+    replaced, _ = _make_pricer(delta, replaced=True, colluding=colluding)(_select_noised(total))
     dates = [str(line.said.get("time", "")) for line in ledger_lines] or [""]
     return Statement(
         site=site,
@@ -115,14 +123,14 @@ def build_statement(
         refused=sum(line.refused for line in ledger_lines),
         first=dates[0],
         last=dates[-1],
-        budget=_build_budget(total, budget, caps or (None, None)),
+        budget=_build_budget(total, budget, caps or (None, None), colluding),
         runs=tuple(
             _build_run(
                 run, [line for line in ledger_lines if line.run == run], price, (details or {}).get(run, Details())
             )
             for run in dict.fromkeys(line.run for line in ledger_lines)
         ),
-        splits=_split_losses(_select_noised(total), delta),
+        splits=_split_losses(_select_noised(total), delta, colluding),
         released=tuple(_list_released(ledger_lines, about)),
         unprotected=tuple(_list_unprotected(ledger_lines, about)),
         stated=tuple(_list_declarations(ledger_lines)),
@@ -130,7 +138,7 @@ def build_statement(
         paragraphs=(
             Paragraph("Composition", words.COMPOSITION.format(unit=unit)),
             Paragraph("Randomness", words.RANDOMNESS),
-            Paragraph("Trust", words.TRUST),
+            Paragraph("Trust", _describe_trust(total, delta, colluding, signed_keys)),
             Paragraph("What models began with", words.SCRATCH if pretraining == "none" else pretraining),
             *((Paragraph("Code of other packages", packages),) if packages else ()),
         ),
@@ -188,8 +196,8 @@ def _select_noised(tally: _Tally) -> _Tally:
     return tuple((atom, times) for atom, times in tally if not isinstance(atom, NonPrivate))
 
 
-def _make_pricer(delta: float, *, replaced: bool = False) -> _Pricer:
-    """A cached function price(tally) -> (ε rounded up, the accountant's name)."""
+def _make_pricer(delta: float, *, replaced: bool = False, colluding: int | None = None) -> _Pricer:
+    """A cached function price(tally) -> (ε rounded up, the accountant's name). colluding: see `assume_colluding`."""
     from privacy.dp import (
         accounting,  # imported here because their libraries take seconds to import
         replacing,
@@ -200,7 +208,8 @@ def _make_pricer(delta: float, *, replaced: bool = False) -> _Pricer:
     @functools.cache
     def price(tally: _Tally) -> tuple[float, str]:
         try:
-            loss_found = cost([SelfComposed(atom, times) for atom, times in tally], delta)
+            events = [assume_colluding(SelfComposed(atom, times), colluding) for atom, times in tally]
+            loss_found = cost(events, delta)
         except UnknownEvent:  # it is in the ledger, so it happened: an unknown cost counts as infinite
             return math.inf, UNKNOWN
         return round_up(loss_found.epsilon), loss_found.accountant
@@ -240,30 +249,51 @@ def mechanism_of(event: Event) -> tuple[str, float, float | None]:
         return ", then ".join(f"{text} (σ = {noise:g})" if noise else text for text, _, noise in parts), 1.0, None
     if isinstance(event, Pure):
         return f"pure, ε = {event.epsilon:g} each", 1.0, None
+    if isinstance(event, SharedGaussian):
+        text = f"Gaussian noise, shared: a part of that of {event.hospitals} hospitals"
+        return text, 1.0, event.noise_multiplier
     if isinstance(event, Gaussian | Laplace):
         return f"{event.kind.capitalize()} noise", 1.0, event.noise_multiplier
     raise UnknownEvent(f"no mechanism: {event!r}")
 
 
-def _split_losses(total: _Tally, delta: float) -> tuple[SplitLoss, ...]:
+def _describe_trust(total: _Tally, delta: float, colluding: int | None, signed_keys: bool) -> str:
+    """Whom the guarantee trusts; where hospitals share noise, also what it is if all others work together."""
+    sizes = [part.hospitals for atom, _ in total for part in list_leaves(atom) if isinstance(part, SharedGaussian)]
+    if not sizes:
+        return words.TRUST
+    epsilon, _ = _make_pricer(delta)(_select_noised(total))
+    return words.TRUST_IN_SUMS.format(
+        hospitals=min(sizes),
+        assumed=words.ALL_OTHERS if colluding is None else words.AT_MOST.format(colluding=colluding),
+        alone=words.format_loss(epsilon),
+        keys=words.SIGNED_KEYS if signed_keys else words.UNSIGNED_KEYS,
+    )
+
+
+def _split_losses(total: _Tally, delta: float, colluding: int | None) -> tuple[SplitLoss, ...]:
     """The ε of each split's patients; empty if an event is of an unknown kind."""
     from privacy.dp.accounting import by_split
 
     try:
-        costs = by_split([SelfComposed(atom, times) for atom, times in total], delta)
+        events = [assume_colluding(SelfComposed(atom, times), colluding) for atom, times in total]
+        costs = by_split(events, delta)
     except UnknownEvent:
         return ()
     return tuple(SplitLoss(cut, split, round_up(split_cost.epsilon)) for (cut, split), split_cost in costs.items())
 
 
 def _build_budget(
-    total: _Tally, budget: tuple[float, float] | None, caps: tuple[float | None, float | None]
+    total: _Tally,
+    budget: tuple[float, float] | None,
+    caps: tuple[float | None, float | None],
+    colluding: int | None,
 ) -> Budget | None:
     """What is spent and what remains, both at the budget's δ; None without a budget."""
     if budget is None:
         return None
     epsilon, delta = budget
-    spent, _ = _make_pricer(delta)(total)
+    spent, _ = _make_pricer(delta, colluding=colluding)(total)
     return Budget(epsilon, delta, spent, round_down(max(0.0, epsilon - spent)), *caps)
 
 

@@ -14,6 +14,7 @@ from privacy.dp.events import (
     PoissonSampled,
     Pure,
     SelfComposed,
+    SharedGaussian,
 )
 from privacy.release.meaning import DECLARED
 
@@ -27,10 +28,16 @@ def describe_in_words(event: Event) -> str:
             return "no patients' data beyond those in other lines"
         case Declared():
             return f"{DECLARED[event.what]}; no noise, declared to be outside the guarantee"
-        case Gaussian(0) | Laplace(0):
+        case Gaussian(0) | Laplace(0) | SharedGaussian(0):
             return "no noise: no formal guarantee"
         case Gaussian():
             return f"noise {event.noise_multiplier:g} times what one patient can change"
+        case SharedGaussian():
+            together = f"{event.against(0).noise_multiplier:.4g} times by {event.hospitals} hospitals together"
+            return (
+                f"in a sum over hospitals, noise {event.noise_multiplier:.4g} times what one patient can change by "
+                f"this hospital, {together}"
+            )
         case Laplace():
             return f"Laplace noise {event.noise_multiplier:g} times what one patient can change"
         case Pure():

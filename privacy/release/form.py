@@ -46,6 +46,8 @@ class Of(StrEnum):
     """Sums over patients' values."""
     PARAMETER = "parameter"
     """Parameters that were learnt from patients, and what a method says with them."""
+    MASKED = "masked parameter"
+    """Numbers that are random to whoever lacks the secrets of `privacy.secure_sum`; only their sum says something."""
     SYNTHETIC = "synthetic image"
     """Images that a generator drew, with the labels that were asked of it."""
     IMAGE = "image"

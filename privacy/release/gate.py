@@ -16,6 +16,8 @@ from privacy.dp.events import (
     Gaussian,
     Laplace,
     NonPrivate,
+    SharedGaussian,
+    assume_colluding,
     compose_events,
     describe_event,
     list_leaves,
@@ -163,7 +165,8 @@ def find_unaffordable(
     past = {"release": (), "run": (e for line, e in charged if run_name(str(line.get("run"))) == name)}
     past["total"] = (event for _, event in charged)
     for what, cap in policy.caps.items():
-        epsilon = compute_cost([*past[what], *events], policy.budget.delta).epsilon
+        counted = [assume_colluding(event, policy.colluding) for event in (*past[what], *events)]
+        epsilon = compute_cost(counted, policy.budget.delta).epsilon
         if epsilon > cap.epsilon:
             text = f"the {what} would cost epsilon = {epsilon:.4g}, and the policy allows {cap.epsilon:g}: {cap.line}"
             return Refusal(BUDGET, text)
@@ -178,7 +181,8 @@ def run_name(run: str) -> str:
 def lacks_noise(event: Event) -> bool:
     """Whether the event, or one of its parts, has no noise."""
     return any(
-        isinstance(part, NonPrivate) or (isinstance(part, Gaussian | Laplace) and part.noise_multiplier == 0)
+        isinstance(part, NonPrivate)
+        or (isinstance(part, Gaussian | SharedGaussian | Laplace) and part.noise_multiplier == 0)
         for part in list_leaves(event)
     )
 

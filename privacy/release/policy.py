@@ -128,6 +128,40 @@ class Most:
         refuse([Problem((name,), f"must be > 0 and finite, found {cap}") for name, cap in wrong.items()])
 
 
+@dataclass(frozen=True, kw_only=True)
+class SumsOnly:
+    """Parameters leave only in sums of which the coordinator sees no part (`privacy.secure_sum`).
+
+    hospitals: the fewest in a sum. colluding: how many other hospitals of a sum may work together with the coordinator,
+    at most: the budget counts noise that hospitals share as that of the rest. null = all of them may, so that only this
+    hospital's own noise counts. signers: name of another hospital -> the key that verifies its signatures, as its
+    check before it joins prints it; if there are any, all of a sum must be named. Without them the coordinator is
+    trusted to hand on the hospitals' keys unchanged.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    hospitals: int = 3
+    colluding: int | None = None
+    signers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        most = self.hospitals - 2
+        wrong = [
+            Problem(("signers", name), f"must be the 64 digits 0-9 a-f of a public key, found {key[:70]!r}")
+            for name, key in self.signers.items()
+            if not KEY.fullmatch(key)
+        ]
+        refuse(
+            wrong
+            + unmet(
+                self,
+                hospitals=(2 <= self.hospitals <= 10**4, "in [2, 10000]"),
+                colluding=(self.colluding is None or 0 <= self.colluding <= max(0, most), f"in [0, {most}] or null"),
+            )
+        )
+
+
 class Cap(NamedTuple):
     """The most epsilon, and the line of the policy that says so."""
 
@@ -156,6 +190,7 @@ class Policy:
     unit: what a patient is called in the statement.
     plugins: installed packages whose methods, networks, translators, extractors and readers may run here: name ->
     digest, as `consilium plugins` prints both; none by default.
+    secure_sum: `SumsOnly`; null = parameters may also leave alone.
     delta: at which every ε is computed if there is no budget. spend_again: False = what patients paid for once is never
     answered anew under another name, even if the coordinator says `--spend` or `--fresh`.
     """
@@ -179,6 +214,7 @@ class Policy:
     trusted_models: Mapping[str, str] = field(default_factory=dict)
     max_model_bytes: int = 2**28
     spend_again: bool = True
+    secure_sum: SumsOnly | None = None
 
     def __post_init__(self) -> None:
         problems = [
@@ -222,6 +258,11 @@ class Policy:
     def promises(self) -> bool:
         """Whether patients have a guarantee."""
         return self.budget is not None
+
+    @property
+    def colluding(self) -> int | None:
+        """How many other hospitals of a sum may work together with the coordinator; None = all of them."""
+        return None if self.secure_sum is None else self.secure_sum.colluding
 
     @property
     def caps(self) -> dict[str, Cap]:

@@ -186,6 +186,7 @@ def train_method(
         seed=config.seed,
         folder=folder,
         between=check_and_report,
+        secure_sum=config.train.secure_sum,
     )
     return TrainedMethod(
         label=label,
@@ -376,6 +377,7 @@ def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start 
         "public": public,
         **task_facts(config),
         **({} if begin is None else {"start": begin.told}),
+        **({"secure_sum": True} if config.train.secure_sum else {}),
         "cohorts": {site: [cohort.cohort, cohort.sha256] for site, cohort in cohorts.items()},
     }
 

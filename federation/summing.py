@@ -1,0 +1,136 @@
+"""A method's replies as words that can be added up, and the sum as one reply that stands for all.
+
+A method is `summable` if one reply with the weighted mean of all replies leads to the same state as all of them
+(`merge({site: mean}) = merge(replies)`), so that the coordinator need not see any. Tensors of the role `sum` are whole
+numbers and are added as they are; all others are averaged, weighted as the method says. Each hospital sends
+
+    w, n, and for each number x of its reply round(2^30 w x), or x itself for the role `sum`,
+
+as whole numbers modulo 2^64. 2^-30 is finer than the float32 of a network's parameters; a number beyond what 64 bits
+hold for so many hospitals is refused, never wrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from federation.algorithm import Algorithm
+from privacy.message import Call, Message, as_mapping
+from privacy.secure_sum import add_words, mask_words
+
+SUM = "sum"
+"""The role of tensors that are added up and not averaged."""
+MASKED = "masked"
+"""The tensor of a reply whose words are hidden."""
+FRACTION = 2.0**30
+EVERYBODY = "everybody"
+"""The name under which a method gets the reply that stands for all hospitals."""
+WEIGHT = "n"
+KEY, KEYS = "key", "keys"
+"""Facts: a hospital's public key in its introduction, and in a round's question the keys of all in the sum."""
+
+
+class Unsummable(ValueError):
+    """A reply holds a number that is not finite, or too large to be added up."""
+
+
+def find_sum_problem(algorithm: Algorithm, introduction: Message, form: Message) -> str | None:
+    """Why a method's replies cannot be added up unseen, or None. introduction, form: of a rehearsed site."""
+    facts = as_mapping(form.facts.get("algorithm"))
+    if introduction.tensors or as_mapping(introduction.facts.get("algorithm")):
+        return f"{algorithm.name} begins with something that each hospital says alone, which no sum can hide"
+    if not form.tensors and not facts:
+        return None
+    if not getattr(algorithm, "summable", False):
+        return (
+            f"{algorithm.name} needs more of each hospital's reply than a weighted mean; take fedavg, fedsgd, or "
+            "another method that averages, or leave secure_sum out"
+        )
+    return None if set(facts) == {WEIGHT} else f"{algorithm.name} says more than its number of examples"
+
+
+def has_words(form: Message) -> bool:
+    """Whether a reply of this form holds anything to add up."""
+    return bool(form.tensors)
+
+
+def masked_form(form: Message) -> Message:
+    """The form of a hidden reply. form: of the reply itself."""
+    size = 2 + sum(tensor.numel() for tensor in form.tensors.values())
+    return Message({MASKED: torch.zeros(size, dtype=torch.int64)}, {"algorithm": {}})
+
+
+def encode_reply(algorithm: Algorithm, reply: Message, hospitals: int) -> Tensor:
+    """A reply as words: (2 + numbers,) int64. hospitals: how many are added up.
+
+    Raises:
+        Unsummable: a number is not finite, or too large.
+    """
+    n = int(str(as_mapping(reply.facts["algorithm"])[WEIGHT]))
+    weights = getattr(algorithm, "merge_weights", None) or getattr(algorithm, "weights", "size")
+    weight = 1 if weights == "uniform" else n
+    parts = [torch.tensor([weight, n], dtype=torch.int64)]
+    largest = 2.0**62 / max(1, hospitals)
+    for name, tensor in sorted(reply.tensors.items()):
+        flat = tensor.detach().cpu().flatten()
+        if not name.startswith(f"{SUM}/"):
+            exact = (flat.double() * (weight * FRACTION)).round()
+            if not bool((exact.abs() < largest).all()):  # NaN is not
+                raise Unsummable(f"{name} holds a number that is not finite, or too large to be added up")
+            flat = exact.long()
+        elif len(flat) and not max(-int(flat.min()), int(flat.max())) < largest:
+            raise Unsummable(f"{name} holds a sum that is too large to be added up")
+        parts.append(flat)
+    return torch.cat(parts)
+
+
+def hide_reply(
+    algorithm: Algorithm, reply: Message, *, secret: str, keys: Mapping[str, str], site: str, call: Call
+) -> Message:
+    """The reply to a call as masked words; its validation loss stays readable. keys: of all hospitals in the sum.
+
+    Raises:
+        Unsummable; ValueError: as `privacy.secure_sum.mask_words`.
+    """
+    words = encode_reply(algorithm, reply, len(keys))
+    masked = mask_words(words, secret, keys, site=site, context=f"{call.run} {call.round}")
+    return Message({MASKED: masked}, {**reply.facts, "algorithm": {}})
+
+
+def reveal_sum(replies: Mapping[str, Message], form: Message) -> Message:
+    """The reply that stands for all hospitals, from masked replies of every hospital in the sum.
+
+    Raises:
+        Unsummable: as `decode_sum`.
+    """
+    return decode_sum(add_words([reply.tensors[MASKED] for reply in replies.values()]), form)
+
+
+def decode_sum(words: Tensor, form: Message) -> Message:
+    """The reply that stands for all hospitals. words: their sum. form: of a reply.
+
+    Raises:
+        Unsummable: the hospitals have no weight, so that there is no mean.
+    """
+    weight, n = int(words[0]), int(words[1])
+    if weight <= 0:
+        raise Unsummable(f"the hospitals' weights add up to {weight}")
+    tensors, place = dict[str, Tensor](), 2
+    for name, like in sorted(form.tensors.items()):
+        part = words[place : place + like.numel()].view(like.shape)
+        place += like.numel()
+        if not name.startswith(f"{SUM}/"):
+            mean = part.double() / (weight * FRACTION)
+            part = (mean if like.is_floating_point() else mean.round()).to(like.dtype)
+        tensors[name] = part
+    return Message(tensors, {WEIGHT: n})
+
+
+def average_replies(algorithm: Algorithm, replies: Mapping[str, Message]) -> Message:
+    """The reply that stands for all, from replies as a method gives them; what `summable` promises is about it."""
+    wrapped = {site: Message(reply.tensors, {"algorithm": dict(reply.facts)}) for site, reply in replies.items()}
+    words = [encode_reply(algorithm, reply, len(wrapped)) for reply in wrapped.values()]
+    return decode_sum(torch.stack(words).sum(dim=0), next(iter(wrapped.values())))

@@ -1,0 +1,86 @@
+"""Checks of secure sums, and of noise that hospitals share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from federation.rehearsal import initial_parameters, rehearse_forms
+from federation.summing import find_sum_problem
+from pipelines.settings.privacy import PatientLevel
+from pipelines.settings.run_settings import RunSettings, is_buildable
+from privacy.secure_sum import MISSING, has_cryptography
+from privacy.settings_error import Problem
+
+SECURE_SUM = ("train", "secure_sum")
+SHARED = ("privacy", "shared")
+
+
+def problems(run: RunSettings) -> list[Problem]:
+    """Settings whose sums could not be computed, or would hide nothing that a policy or the noise counts on."""
+    return list(dict.fromkeys([*_sum_problems(run), *_shared_problems(run), *_policy_problems(run)]))
+
+
+def _sum_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of `train.secure_sum`."""
+    if not run.train.secure_sum:
+        return
+    if not has_cryptography():
+        yield Problem(SECURE_SUM, MISSING)
+    if (count := len(_list_inside(run))) < 2:
+        text = f"true needs two hospitals that train, better three, found {count}"
+        yield Problem(SECURE_SUM, text, needs=(("sites",), ("outside",)))
+    for label, method in run.train.methods.items():
+        try:
+            task = run.task_of(label)
+            forms = (
+                rehearse_forms(method, task, run.train.work, initial_parameters(method, task, seed=0))
+                if is_buildable(task)
+                else None
+            )
+        except (RuntimeError, ValueError, OverflowError, MemoryError):
+            continue  # `checks.methods` reports it
+        if forms is not None and (problem := find_sum_problem(method, forms.introduction, forms.reply)):
+            yield Problem(("train", "methods", label), problem, needs=(SECURE_SUM,))
+
+
+def _shared_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of `privacy.shared`."""
+    if not isinstance(run.privacy, PatientLevel) or run.privacy.shared is None:
+        return
+    if not run.train.secure_sum:
+        text = "noise can be shared only in a sum of which nobody sees a part; say train: {secure_sum: true}"
+        yield Problem(SHARED, text, needs=(SECURE_SUM,))
+    if not any(getattr(method, "shares_noise", False) for method in run.train.methods.values()):
+        yield Problem(
+            SHARED, "no method of this run sends sums of gradients; take fedsgd", needs=(("train", "methods"),)
+        )
+    count, colluding = len(_list_inside(run)), run.privacy.shared.colluding
+    if count - colluding < 2:
+        text = (
+            f"{colluding}, and {count} hospitals train: needed are two that do not work together with the coordinator"
+        )
+        yield Problem((*SHARED, "colluding"), text, needs=(("sites",), ("outside",)))
+    if run.train.schedule.participation < 1:
+        text = f"{run.train.schedule.participation:g}, and noise is shared by all hospitals (privacy.shared); say 1"
+        yield Problem(("train", "schedule", "participation"), text, needs=(SHARED,))
+
+
+def _policy_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of hospitals whose policy asks for secure sums, or for larger ones."""
+    count = len(_list_inside(run))
+    for name in _list_inside(run):
+        needed = run.sites[name].policy.secure_sum
+        if needed is None or not run.train.methods:
+            continue
+        where = ("sites", name, "policy", "secure_sum")
+        if not run.train.secure_sum:
+            text = "this hospital's parameters leave only in sums; say train: {secure_sum: true}"
+            yield Problem(where, text, needs=(SECURE_SUM,))
+        elif needed.hospitals > count:
+            text = f"{needed.hospitals} is the fewest hospitals in a sum, and {count} train in this run"
+            yield Problem((*where, "hospitals"), text, needs=(("sites",), ("outside",)))
+
+
+def _list_inside(run: RunSettings) -> list[str]:
+    """The hospitals that train."""
+    return [name for name in run.sites if name not in run.outside]
