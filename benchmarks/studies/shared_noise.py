@@ -77,7 +77,7 @@ CHOICES = tuple(
     for lr in (1.0, 2.0, 4.0)
     for rounds in (30, 60)
 )
-CHOSEN = Settings(110, 1.0, 2.0, 30)
+CHOSEN = Settings(64, 1.0, 4.0, 30)
 
 
 class Cohort(NamedTuple):
