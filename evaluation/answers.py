@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evaluation.at_home_words import describe_gain_over_home, describe_kept
 from evaluation.choice import Choice, describe_decisions, primary_measure
 from evaluation.harmonized import describe_harmonization
 from evaluation.leaving import Departure, describe_departures
@@ -22,7 +23,8 @@ from privacy.release.statement import Statement
 class Answers:
     """use: a model for each hospital. sure: how it was chosen, and how that biases its score, in sentences.
     left: what left. unit: the unit of the guarantee, empty without a statement. look: what a person should check;
-    empty = nothing was found. harmonized: what harmonization is worth and what was refused, in sentences.
+    empty = nothing was found. harmonized: what harmonization is worth and what was refused, at_home: what stays at
+    home and what a federation gains over it, in sentences.
     """
 
     use: tuple[Choice, ...]
@@ -31,6 +33,7 @@ class Answers:
     unit: str
     look: tuple[Notice, ...]
     harmonized: tuple[str, ...] = ()
+    at_home: tuple[str, ...] = ()
 
 
 def run_answers(page: RunPage) -> Answers:
@@ -41,7 +44,15 @@ def run_answers(page: RunPage) -> Answers:
     sure = _describe_selection(use, validated, page.optimism, lines, primary_measure(page.scores))
     left = describe_departures(page.left, page.statements, page.words)
     worth = describe_harmonization(page.harmony, page.shares, page.spaces, page.outside, page.untreated)
-    return Answers(use, sure, left, _describe_guarantee_unit(page.statements), run_notices(page), worth)
+    return Answers(
+        use,
+        sure,
+        left,
+        _describe_guarantee_unit(page.statements),
+        run_notices(page),
+        worth,
+        describe_gain_over_home(page.at_home),
+    )
 
 
 def site_answers(page: SitePage) -> Answers:
@@ -59,6 +70,7 @@ def site_answers(page: SitePage) -> Answers:
         _describe_guarantee_unit(statements),
         site_notices(page),
         worth,
+        (describe_kept(page.home_floors, "this hospital"),) if page.home_floors else (),
     )
 
 

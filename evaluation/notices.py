@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.attacks import (
@@ -49,7 +49,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
         *_inversion_notices(page.inversion),
         *_budget_notices(page.statements),
         *_veto_notices(page.harmony),
-        *_score_notices(page.scores, page.reference, page.words, page.classes),
+        *_score_notices(page.scores, page.reference, page.words, page.classes, page.at_home.lines),
         *_run_class_notices(page),
         *_quarantine_notices(rejected, page.words, "the table of patients gives the reasons", "whom"),
         *_withdrawal_notices([(s.site, [k.run for k in s.withdrawn.knew]) for s in sites]),
@@ -78,7 +78,7 @@ def site_notices(page: SitePage) -> tuple[Notice, ...]:
         *_membership_notices(page.membership),
         *_budget_notices(statements),
         *_veto_notices(page.harmony),
-        *_score_notices(page.scores, page.reference, page.words, page.classes),
+        *_score_notices(page.scores, page.reference, page.words, page.classes, page.at_home),
         *_site_class_notices(page),
         *_quarantine_notices(rejected, page.words, "see the section Quarantine for reasons and remedies", "quarantine"),
         *_withdrawal_notices([(page.site, [k.run for k in page.withdrawn.knew])]),
@@ -173,8 +173,12 @@ def _veto_notices(harmony: Harmony | None) -> Iterator[Notice]:
             yield Notice("Veto", text, "spaces")
 
 
-def _score_notices(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Sequence[str]) -> Iterator[Notice]:
-    """Methods that do no better than guessing, hospitals that lose, and scores that cannot be judged."""
+def _score_notices(
+    rows: Sequence[ScoreRow], reference: str, words: Words, classes: Sequence[str], at_home: Collection[str] = ()
+) -> Iterator[Notice]:
+    """Methods that do no better than guessing, hospitals that lose, and scores that cannot be judged. at_home: lines
+    that are no federation's.
+    """
     site_scores = own_scores(rows)
     noise = ", or too much noise," if any(row.noise for row in rows) else ""
     poor: list[str] = []
@@ -190,7 +194,11 @@ def _score_notices(rows: Sequence[ScoreRow], reference: str, words: Words, class
             f"{m} ({why})" for m, row in method_rows.items() if (why := describe_guessing(row, site_scores))
         ]:
             yield Notice("No better than guessing", f"At {site}: {', '.join(collapsed)}.", "scores")
-        worse = [f"{m}{_format_gain(r)}" for m, r in method_rows.items() if interval_sign(*r.widest_gain) < 0]
+        worse = [
+            f"{method}{_format_gain(row)}"
+            for method, row in method_rows.items()
+            if method not in at_home and interval_sign(*row.widest_gain) < 0
+        ]
         if worse and reference:
             text = (
                 f"Federated models are worse than {reference} at {site}: {', '.join(worse)}. Its patients or "

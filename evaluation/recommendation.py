@@ -150,6 +150,13 @@ def measure_gains(
     return Measured(best, gains, len(np.unique(patient)), rarest, best not in own_labels, networks)
 
 
+def score_models(validated: Validated) -> dict[str, float]:
+    """The AUC of each model on the validation rows; without those that have none."""
+    weights = np.ones((len(validated.y), 1))
+    scores = {label: float(mean_auc(validated.y, p, weights)[0]) for label, p in validated.probabilities.items()}
+    return {label: score for label, score in scores.items() if math.isfinite(score)}
+
+
 def _measure_gain(drawn: Floats, rarest: int) -> Gain:
     """The gain of a model, with its variance, from differences (1 + copies,). rarest: patients of the rarest class."""
     copies = drawn[1:][np.isfinite(drawn[1:])]

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from evaluation.at_home import AtHome
 from evaluation.attacks import InversionRow, MembershipRow
 from evaluation.augmented import AugmentedRow
 from evaluation.decision import Decision
@@ -142,7 +143,7 @@ class RunPage:
     hospital should use. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
     each line closes, where there is an oracle. untreated: the external line over which the gains of other lines are
     computed. augmented: hospitals' synthetic training images, if any were asked for. others: code from outside this
-    package.
+    package. at_home: what federated lines gain over the best that hospitals keep to themselves.
     """
 
     title: str
@@ -180,6 +181,7 @@ class RunPage:
     untreated: str = ""
     augmented: tuple[AugmentedRow, ...] = ()
     others: tuple[OtherCode, ...] = ()
+    at_home: AtHome = AtHome()
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,8 @@ class SitePage:
     methods noted here during training; warnings: notes that a person should know, in sentences. Neither is on the
     coordinator's page. released: which counts the coordinator receives instead of those on the page. noised: whether
     the coordinator receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without
-    pictures. models, optimism, spaces, decisions, classes, shares: as in `RunPage`, of this hospital.
+    pictures. models, optimism, spaces, decisions, classes, shares: as in `RunPage`, of this hospital. at_home: lines
+    that no other hospital had a part in; home_floors: those of them of which nothing was told.
     """
 
     title: str
@@ -244,6 +247,8 @@ class SitePage:
     classes: tuple[str, ...] = ()
     shares: tuple[GapRow, ...] = ()
     pictured: bool = True
+    at_home: tuple[str, ...] = ()
+    home_floors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pipelines.loader.document import ConfigError
 from pipelines.requests.survey import Surveyed
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Public
+from pipelines.settings.home_lines import asks_comparisons
 from pipelines.settings.image_spaces import list_features, list_routed_spaces
 from pipelines.settings.recipients import list_needed_recipients
 from pipelines.settings.sites import Elsewhere
@@ -83,7 +84,6 @@ def list_needs(config: Config) -> list[Need]:
     reading = ("survey", *(("moments",) if getattr(config.images, "normalize", "") == "pooled" else ()), "ingest")
     federated = any(method.name != CENTRAL for method in config.train.methods.values())
     trains = bool(config.train.methods)
-    compares = trains and config.privacy == "none" and config.task.target is None and len(sites) > 1
     needs = [Need("ingest", (*reading, "holds"), sites)]
     needs += _harmonization_needs(config, sites)
     needs += [Need("augment", ("augment",), sites)] if config.augment is not None else []
@@ -105,8 +105,8 @@ def list_needs(config: Config) -> list[Need]:
         remark = f", so no figure of it goes to {' and '.join(config.track.places)}; say requests: with track in the "
         remark += "policy, or leave out track:"
         needs.append(Need("track", ("track",), (*sites, *outside), optional=True, said=remark))
-    if compares:
-        remark = ", so its gains help no other hospital to decide"
+    if asks_comparisons(config):
+        remark = ", so its scores help no hospital to decide"
         needs.append(Need("report", ("compare",), sites, optional=True, said=remark))
     return [*needs, Need("report", ("report",), (*sites, *(outside if config.route is not None else ())))]
 

@@ -19,6 +19,8 @@ from pipelines.runs.store import DiskFolder
 from privacy.message import Json
 
 PAGE, TABLE, TABLE_JSON, SUMMARY = "study.html", "table.csv", "table.json", "summary.csv"
+SEVERAL = "the best line at home of each seed"
+"""The reference of a case whose seeds chose several."""
 SITE_KEYS = ("source", "labels", "gland", "exclude", "test", "home")
 """A site's settings that may name files or patients."""
 OPEN = ("kind", "scanner", "format")
@@ -99,10 +101,16 @@ def _build_case(
         share=config.split.train,
         sites=tuple(config.sites),
         methods=(*config.train.methods, *config.evaluate.variants),
-        reference=config.evaluate.reference or "",
+        reference=config.evaluate.reference or _name_reference([outcomes[run.config.name] for run in case_runs]),
         runs=tuple(_build_run(run, outcomes[run.config.name]) for run in case_runs),
         compared=list_oracle_comparisons(config),
     )
+
+
+def _name_reference(outcomes: Sequence[Outcome]) -> str:
+    """Over which line runs chose to compute gains; in words where it is not the same in all."""
+    chosen = {read_page(outcome.report).reference for outcome in outcomes if outcome.report is not None}
+    return SEVERAL if len(chosen) > 1 else next(iter(chosen), "")
 
 
 def _build_run(run: Planned, outcome: Outcome) -> StudyRun:

@@ -58,7 +58,7 @@ def _learn_floors(hospital: Hospital, start: Opening, run: str) -> list[HomeFloo
     splits, task = rows_of(cohort), start.task
     if not len(splits["train"].y) or not len(splits["test"].y):
         return []
-    for label, algorithm in ((RIDGE, Alone(name="local_ridge")), (SVM, Alone(name="local_svm"))):
+    for label, algorithm in ((SVM, Alone(name="local_svm")), (RIDGE, Alone(name="local_ridge"))):
         rows, module = splits["train"], algorithm.network(task)
         # A reply that failed would tell of patients what no noise hides; the page goes without this line.
         with suppress(Exception):

@@ -8,8 +8,9 @@ its own page, and says nothing of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,10 +27,10 @@ from evaluation.recommendation import (
     Validated,
     measure_gains,
     recommend_model,
+    score_models,
 )
 from evaluation.records import Model
 from federation.alone import Alone
-from federation.local import Local
 from federation.models.features import Features
 from federation.models.mlp import Mlp
 from personalize import AnyAlgorithm
@@ -46,6 +47,7 @@ from pipelines.requests.compare import Compare, Compared
 from pipelines.requests.methods import TableLine
 from pipelines.requests.report import Others, Report
 from pipelines.runs.store import DiskFolder
+from pipelines.settings.home_lines import is_trained_alone
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
 from privacy.message import Json, Malformed, from_bytes
 from privacy.release.form import value_or_none
@@ -55,7 +57,7 @@ LARGEST = 2.0**64  # of numbers that others measured
 
 
 def compare_models(hospital: Hospital, context: Context[Compare]) -> Done[Compared]:
-    """Gains over the hospital's own model on validation patients, by label: facts `gains`, value and variance of each.
+    """On validation patients, by label: gains over the hospital's own model, value and variance, and each AUC.
 
     Empty where anything is promised to patients, or nothing could be
     measured.
@@ -64,13 +66,15 @@ def compare_models(hospital: Hospital, context: Context[Compare]) -> Done[Compar
     if _is_promised(hospital, question):
         return Done(Compared(), describe_event(NOTHING))
     models = list_usable_models(hospital, question.methods, value_or_none(question.variants) or ())
-    measured_gains = _measure_gains(hospital, question, models, ())
+    compared = _read_lines_at_home(hospital, question, models, ())
+    measured_gains = _measure_gains(hospital, compared)
     gains = {
         label: (gain.value, gain.variance)
         for label, gain in measured_gains.gains.items()
         if math.isfinite(gain.variance)
     }
-    return Done(Compared(gains=gains), describe_event(NON_PRIVATE))
+    scores = {} if compared is None else score_models(compared.validated)
+    return Done(Compared(gains=gains, scores=scores), describe_event(NON_PRIVATE))
 
 
 def make_recommendation(
@@ -90,7 +94,8 @@ def make_recommendation(
     if value_or_none(question.structures):
         return ()
     gains_of_others = _read_gains_of_others(value_or_none(question.others))
-    model_choice = recommend_model(hospital.name, _measure_gains(hospital, question, models, floors), gains_of_others)
+    measured = _measure_gains(hospital, _read_lines_at_home(hospital, question, models, floors))
+    model_choice = recommend_model(hospital.name, measured, gains_of_others)
     return (
         ()
         if model_choice is None
@@ -128,10 +133,35 @@ def _list_lines(question: Compare | Report) -> list[TableLine]:
     return [*question.methods, *(value_or_none(question.variants) or ())]
 
 
-def _measure_gains(
+class _AtHome(NamedTuple):
+    """What the models here say of validation patients. own: labels of those that no other hospital had a part in.
+    heads: of those on features that no patient of the run shaped.
+    """
+
+    validated: Validated
+    own: Sequence[str]
+    heads: Collection[str]
+
+
+def choose_own_reference(
+    hospital: Hospital, question: Report, models: Sequence[Model], floors: Sequence[HomeFloor]
+) -> str:
+    """The line with the highest AUC on validation patients of those that this hospital learnt alone; without scores the
+    first of `floors`.
+    """
+    compared = _read_lines_at_home(hospital, question, models, floors)
+    first = floors[0].model.method
+    if compared is None:
+        return first
+    scores = score_models(compared.validated)
+    own = [label for label in compared.own if label in scores]
+    return max(own, key=lambda label: (scores[label], -own.index(label)), default=first)
+
+
+def _read_lines_at_home(
     hospital: Hospital, question: Compare | Report, models: Sequence[Model], floors: Sequence[HomeFloor]
-) -> Measured:
-    """Gains over the models that this hospital learns alone, on its validation patients."""
+) -> _AtHome | None:
+    """What this hospital's models and floors say of its validation patients; None without such scores."""
     folder, filed = (
         DiskFolder(hospital.root / "scores"),
         {model.method for model in models if model.file and not model.ended},
@@ -156,9 +186,21 @@ def _measure_gains(
         if rows and all(tensor.equal(validation_rows[part]) for part, tensor in rows.items()):
             scores[label] = tensors[f"{VALIDATED}probabilities"].double().numpy()
     if not rows:
+        return None
+    return _AtHome(Validated(rows["y"].numpy(), rows["patient"].numpy(), scores), home_labels, heads)
+
+
+def _measure_gains(hospital: Hospital, compared: _AtHome | None) -> Measured:
+    """Gains over the models that this hospital learns alone, on its validation patients."""
+    if compared is None:
         return Measured("", {})
-    validated = Validated(rows["y"].numpy(), rows["patient"].numpy(), scores)
-    return measure_gains(validated, home_labels, heads, seed=hospital.bootstrap_seed())
+    return measure_gains(compared.validated, compared.own, compared.heads, seed=hospital.bootstrap_seed())
+
+
+def list_lines_alone(hospital: Hospital, lines: Sequence[TableLine]) -> tuple[str, ...]:
+    """The labels of lines that this hospital learnt alone."""
+    starts = {line["label"]: _read_start(hospital, line["train_run"]) for line in lines}
+    return tuple(label for label, start in starts.items() if start is not None and is_trained_alone(start.algorithm))
 
 
 def _read_start(hospital: Hospital, run: str) -> Opening | None:
@@ -172,15 +214,6 @@ def _read_start(hospital: Hospital, run: str) -> Opening | None:
 def is_head(algorithm: AnyAlgorithm, model: object) -> bool:
     """Whether a method learns on features that no patient of the run shaped, by an equation or a linear model."""
     return isinstance(algorithm, Alone | Moments | DpHead) or (isinstance(model, Features | Mlp) and not model.hidden)
-
-
-def is_trained_alone(algorithm: AnyAlgorithm) -> bool:
-    """Whether no other hospital has a part in a method's models."""
-    if isinstance(algorithm, Moments):
-        return algorithm.others_gram == 0 and algorithm.others_classes == 0
-    return isinstance(algorithm, Alone | Local) or (
-        isinstance(algorithm, DpHead) and algorithm.others == 0 and algorithm.rounds == 1
-    )
 
 
 def _read_gains_of_others(others: Others | None) -> OtherGains:
@@ -197,6 +230,16 @@ def read_gains(question: Compare, reply: Compared) -> dict[str, Gain]:
     labels = [line["label"] for line in (*question.methods, *(value_or_none(question.variants) or ()))]
     usable_gains = {label: Gain(*gains[label]) for label in labels if label in gains and _is_usable(gains[label])}
     return {label: gain for label, gain in usable_gains.items() if abs(gain.value) <= 1 and gain.variance > 0}
+
+
+def read_scores(question: Compare, reply: Compared) -> dict[str, float]:
+    """The AUC that a hospital told of the lines of its question; ones that cannot be are left out."""
+    scores = value_or_none(reply.scores) or {}
+    return {
+        line["label"]: scores[line["label"]]
+        for line in _list_lines(question)
+        if 0 <= scores.get(line["label"], -1) <= 1
+    }
 
 
 def _is_usable(pair: tuple[float, float]) -> bool:

@@ -21,16 +21,17 @@ class Compare:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """gains: value and variance by label; left out where anything is promised to patients."""
+    """By label: gains, value and variance, and the AUC of each; left out where anything is promised to patients."""
 
     gains: Annotated[dict[Line, tuple[float, float]], Of.SCORE] | Absent = ABSENT
+    scores: Annotated[dict[Line, float], Of.SCORE] | Absent = ABSENT
 
 
 COMPARE: Request[Compare, Compared] = Request(
     name="compare",
     question=Compare,
     replies=(Compared,),
-    says="how much better models are than its own on validation patients, where nothing is promised",
+    says="how good models are on validation patients, and how much better than its own, where nothing is promised",
     brief="how models compare on validation patients",
     repeat=Repeat.ANEW,
 )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from safetensors.torch import load_file
+from sklearn.metrics import roc_auc_score
 
 from pipelines.loader.validation import to_plain
 from pipelines.predict import main as predict
@@ -81,6 +84,34 @@ def test_every_hospital_is_recommended_a_model_or_its_own_and_predict_takes_it(f
     assert "recommended.json" in capsys.readouterr().err
 
 
+def validated(home: Path, labels: Sequence[str]) -> dict[str, float]:
+    """AUC of a hospital's validation rows, from the scores that it keeps."""
+    found = {}
+    for label in labels:
+        (path,) = (home / "scores").glob(f"{label}-*.?.safetensors")
+        kept = load_file(path)
+        y = kept["validation/y"].numpy()
+        found |= {label: roc_auc_score(y, kept["validation/probabilities"][:, 1].numpy())} if 0 < y.mean() < 1 else {}
+    return found
+
+
+def test_the_best_line_at_home_is_that_of_validation_patients_and_a_named_reference_still_wins(finished):
+    page = json.loads(next(finished.rglob("report/*/report.json")).read_text())
+    home = page["at_home"]
+    means = dict.fromkeys(home["lines"], 0.0)
+    for site in page["sites"]:
+        (counted,) = [split for split in site["splits"] if split["split"] == "validation"]
+        weight = min(counted["positives"], counted["images"] - counted["positives"])
+        scores = validated(finished / "sites" / site["site"], home["lines"])
+        assert len(scores) == len(home["lines"]) and weight
+        means = {line: mean + weight * scores[line] for line, mean in means.items()}
+    assert page["reference"] == "local_ridge" and home["lines"] == ["local_ridge", "local_svm"]
+    assert home["reference"] == max(means, key=means.__getitem__) and home["hospitals"] == len(page["sites"])
+    assert {row["method"] for row in home["gains"]} == {"fedavg", "tuned"}
+    said = (finished / "report.html").read_text()
+    assert f"over {home['reference']}" in said[: said.index('<h2 id="use">')], "the first screen is over the best floor"
+
+
 def test_a_private_run_refuses_them_and_names_a_private_floor(tmp_path, capsys):
     private = {"epsilon": 3.0, "delta": 1e-5}
     settings = {**SETTINGS, "privacy": private, "evaluate": {"copies": 0}}
@@ -96,14 +127,18 @@ def private(tmp_path_factory) -> Path:
     settings = {**SETTINGS, "model": FEW, "train": train, "privacy": {"epsilon": 8.0, "clip": 1.0, "sampling": 0.5}}
     del settings["pooling"]
     settings |= {"sites": {site: {"source": one["source"]} for site, one in BASE["sites"].items()}}
-    settings |= {"evaluate": {"copies": 20, "reference": "alone"}, "audit": {"membership": False, "canaries": 0}}
+    settings |= {"evaluate": {"copies": 20}, "audit": {"membership": False, "canaries": 0}}
     assert run([written(folder, settings)]) == Exit.OK
     return folder / "runs" / BASE["name"]
 
 
 def test_in_a_private_run_the_hospital_recommends_at_home_against_floors_without_noise_and_says_nothing(private):
     page = json.loads(next(private.rglob("report/*/report.json")).read_text())
-    assert not any(one["final"] for one in page["decisions"]) and "at_home" not in json.dumps(page)
+    assert not any(one["final"] for one in page["decisions"])
+    kept = page.pop("at_home")
+    assert "_at_home" not in json.dumps(page), "no score, model or decision of theirs is told"
+    assert kept["home_floors"] == ["svm_at_home", "ridge_at_home"] and not kept["hospitals"] and kept["private"]
+    assert page["reference"] == kept["reference"] == "alone", "the first that each hospital learns alone"
     assert "Its own page decides" in (private / "report.html").read_text()
     decided = json.loads((private / "sites" / "a" / "recommended.json").read_text())["decision"]
     said = decided["recommendation"]
@@ -120,6 +155,23 @@ def test_in_a_private_run_the_hospital_recommends_at_home_against_floors_without
         # Not by words of the page: noise decides whether a recommendation is withdrawn there.
         assert "ridge_at_home" in text and bool(measured.get("own")) == (site == "a")
         assert not [line for line in ledger.read_lines(home / "ledger.jsonl") if line["request"] == "compare"]
+
+
+def test_a_private_page_names_what_stays_at_home_and_computes_gains_over_the_best_of_it(private):
+    for page in (private / "report.html", *(private / "sites" / site / "report.html" for site in "ab")):
+        text = page.read_text()
+        first = text[: text.index('<h2 id="went">')]
+        assert "What stays at home: svm_at_home and ridge_at_home" in first and "cost no ε" in first
+    told = json.loads(next(private.rglob("report/*/report.json")).read_text())
+    spent = {run["run"] for one in told["statements"] for run in one["runs"]}
+    assert spent and not any("at_home" in run for run in spent)
+    for site in "ab":
+        text = (private / "sites" / site / "report.html").read_text()
+        named = text.split("and gain over ", 1)[1].split(" on the same patients", 1)[0]
+        assert named in ("svm_at_home", "ridge_at_home", "alone")
+        assert (named == "svm_at_home") or site == "a", (
+            "b has no validation patients, so the first floor is the reference"
+        )
 
 
 def test_a_floor_of_a_private_run_predicts_at_home(private, tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipelines.coordinator.artifacts import read_counts, target_of
-from pipelines.coordinator.report.comparing import ask_gains_of_others
+from pipelines.coordinator.report.comparing import Heard
 from pipelines.coordinator.report.external_sites import CommonPart, build_outside_questions
 from pipelines.coordinator.report.gap import list_oracle_comparisons
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method, window_of
@@ -27,31 +27,36 @@ PICTURED = 32
 """Simulated hospitals whose pages all have pictures; of more only those that the coordinator's figures show."""
 
 
+def build_lines(world: World, inputs: Mapping[str, Path], trained: Sequence[TrainedMethod]) -> dict[str, Compare]:
+    """Each hospital's models that its page compares."""
+    spaces = {method.label: read_cohorts_of_method(world.config, inputs, method.label) for method in trained}
+    return {site: _build_site_lines(world.config, trained, spaces, site) for site in world.engine.sites}
+
+
 def ask_sites(
     world: World,
     inputs: Mapping[str, Path],
-    trained: Sequence[TrainedMethod],
+    lines: Mapping[str, Compare],
+    heard: Heard,
+    reference: str | None,
     version: int,
     pictured: Collection[str] = (),
 ) -> dict[str, Reported]:
-    """Have every hospital write its own page; return the replies by site. pictured: sites in the coordinator's
-    figures.
+    """Have every hospital write its own page; return the replies by site. lines: as of `build_lines`. pictured: sites
+    in the coordinator's figures.
     """
     config, counts = world.config, read_counts(inputs["ingest"])
-    spaces = {method.label: read_cohorts_of_method(config, inputs, method.label) for method in trained}
-    lines = {site: _build_lines(config, trained, spaces, site) for site in world.engine.sites}
     with_pictures = not world.simulation or len(lines) <= PICTURED or config.pages == "all"
-    gains_of_others = ask_gains_of_others(world, lines, version)
     oracles = _list_oracles(config)
     questions = {
         site: Report(
-            reference=config.evaluate.reference,
+            reference=reference,
             spaces=list(config.harmonize.translate) if config.harmonize else [],
             imitated=_read_target(inputs),
             compared=oracles or ABSENT,
             methods=lines[site].methods,
             variants=lines[site].variants,
-            others=gains_of_others.get(site, ABSENT),
+            others=heard.others.get(site, ABSENT),
             cohort=each.cohort,
             excluded=each.excluded if isinstance(each, Counted) else ABSENT,
             unmatched_exclusions=each.unmatched_exclusions if isinstance(each, Counted) else ABSENT,
@@ -79,7 +84,9 @@ def ask_outside(world: World, inputs: Mapping[str, Path], version: int) -> dict[
     return dict(sorted(replies.items()))
 
 
-def _build_lines(config: Config, trained: Sequence[TrainedMethod], spaces: Mapping[str, Cohorts], site: str) -> Compare:
+def _build_site_lines(
+    config: Config, trained: Sequence[TrainedMethod], spaces: Mapping[str, Cohorts], site: str
+) -> Compare:
     """A site's models: of the methods, and of the variants, with another checkpoint perhaps, and a calibration."""
     methods: dict[str, Method] = {
         result.label: {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from evaluation.choice import make_decisions
 from evaluation.decision import Decision, from_facts
@@ -12,31 +13,38 @@ from evaluation.recommendation import sum_other_gains
 from evaluation.records import Model
 from evaluation.rows import ScoreRow
 from pipelines.coordinator.world import World
-from pipelines.hospital.recommending import read_gains
+from pipelines.hospital.recommending import read_gains, read_scores
 from pipelines.requests.compare import COMPARE, Compare
 from pipelines.requests.report import Others
 from pipelines.requests.writing import to_facts
 from pipelines.runs.store import digest_json, short_digest
+from pipelines.settings.home_lines import asks_comparisons
 from privacy.message import Json, Malformed
 
 
-def ask_gains_of_others(world: World, lines: Mapping[str, Compare], version: int) -> dict[str, Others]:
-    """What each site hears of the others: sums of the gains that these measured over their own models.
-
-    Nothing in a private run, in segmentation, or with one site; a site that does not answer is left out.
+class Heard(NamedTuple):
+    """What comparisons told. others: by site, sums of the gains that the others measured over their own models. scores:
+    by site, the AUC of each line on validation patients.
     """
-    config = world.config
-    compares = config.privacy == "none" and config.task.target is None and bool(config.train.methods)
-    if not compares or len(lines) < 2:
-        return {}
+
+    others: Mapping[str, Others] = MappingProxyType({})
+    scores: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+
+
+def ask_comparisons(world: World, lines: Mapping[str, Compare], version: int) -> Heard:
+    """What hospitals tell of their models on validation patients; a site that does not answer is left out."""
+    if not asks_comparisons(world.config):
+        return Heard()
     named_by: Json = {"sites": {site: to_facts(question) for site, question in lines.items()}, "version": version}
     run = world.run(f"compare-{short_digest(digest_json(named_by))}")
     replies = world.ask(COMPARE, dict.fromkeys(lines, run), lines).replies
     gains = {site: site_gains for site, reply in replies.items() if (site_gains := read_gains(lines[site], reply))}
-    return {
+    sums_by_site = sum_other_gains(gains, [*lines]) if len(lines) > 1 else {}
+    others: dict[str, Others] = {
         site: {"hospitals": sums.hospitals, "sums": {label: (*pair,) for label, pair in sums.sums.items()}}
-        for site, sums in sum_other_gains(gains, [*lines]).items()
+        for site, sums in sums_by_site.items()
     }
+    return Heard(others, {site: read_scores(lines[site], reply) for site, reply in replies.items()})
 
 
 def read_decisions(

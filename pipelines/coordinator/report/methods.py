@@ -29,10 +29,9 @@ PICTURES_AT_HOSPITAL = (
 
 
 def compute_method_costs(
-    world: World, trained: Sequence[TrainedMethod], replies: Mapping[str, Reported]
+    world: World, trained: Sequence[TrainedMethod], replies: Mapping[str, Reported], reference: str | None
 ) -> Iterator[MethodCost]:
     """Cost of each method, by the sites' ledgers; bytes are those of the site that sent most."""
-    reference = world.config.evaluate.reference
     lowest = next((lowest_loss(result.totals) for result in trained if result.label == reference), None)
     for result in trained:
         sent = [reply.sent.get(result.train_run, 0) for reply in replies.values()]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from evaluation.at_home import AtHome
 from evaluation.choice import compute_optimism
 from evaluation.classes import Classes
 from evaluation.floors import add_floor, drop_floors
@@ -39,9 +40,10 @@ from pipelines.coordinator.artifacts import (
     write_statements,
 )
 from pipelines.coordinator.audits import Audits, read_audits
-from pipelines.coordinator.report.asking import ask_outside, ask_sites
+from pipelines.coordinator.report.asking import ask_outside, ask_sites, build_lines
+from pipelines.coordinator.report.at_home import compare_with_home
 from pipelines.coordinator.report.augmented import list_augmentation_rows
-from pipelines.coordinator.report.comparing import read_decisions
+from pipelines.coordinator.report.comparing import ask_comparisons, read_decisions
 from pipelines.coordinator.report.external_sites import (
     count_withdrawn,
     find_field_setting,
@@ -78,7 +80,7 @@ from privacy.message import Json, as_list, as_mapping
 from privacy.release.statement import Statement, from_json
 from privacy.release.statement_markdown import render_markdown
 
-VERSION = 26
+VERSION = 27
 
 
 def settings(world: World) -> Json:
@@ -96,14 +98,17 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     evaluated = _read_evaluated(config, inputs.get("evaluate"))
     tables = evaluated.tables
     audits = read_audits(inputs["audit"]) if "audit" in inputs else Audits()
-    reference = config.evaluate.reference if config.evaluate.reference in tables else None
+    lines = build_lines(world, inputs, trained)
+    heard = ask_comparisons(world, lines, VERSION)
+    at_home = compare_with_home(config, tables, cohorts, heard.scores, evaluated.repeats)
+    reference, asked = _name_references(config.evaluate.reference, at_home, tables)
     structures = config.task.names[1:] if config.task.target else ()
     classes = Classes(config.task.names, config.task.ordered)
     scored = list_measures(structures) if structures else label_measures(tables, classes)
     rows = score_rows(
         add_floor(tables, evaluated.floor), reference=reference, measures=scored, repeats=evaluated.repeats
     )
-    replies = ask_sites(world, inputs, trained, VERSION, select_figure_sites(rows))
+    replies = ask_sites(world, inputs, lines, heard, asked, VERSION, select_figure_sites(rows))
     external, everybody = ask_outside(world, inputs, VERSION), dict(sorted(replies.items()))
     everybody |= external
     (out / SITES).write_text(json.dumps({site: reply.page for site, reply in everybody.items()}))
@@ -125,7 +130,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         sites=tuple(_build_site_counts(site, counts, replies[site]) for site, counts in sorted(cohorts.items())),
         scores=rows,
         gains=gain_rows(tables, reference=reference, measures=scored, repeats=evaluated.repeats) if reference else (),
-        methods=tuple(compute_method_costs(world, trained, replies)),
+        methods=tuple(compute_method_costs(world, trained, replies, reference)),
         left=tuple(_build_left(site, entry) for site, reply in everybody.items() for entry in reply.left),
         missing=tuple(_count_missing(trained, evaluated.refused)),
         stages=(*(_build_stage_state(name, folder) for name, folder in inputs.items()), _build_own_state(world, out)),
@@ -151,10 +156,21 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         untreated=untouched or "",
         augmented=list_augmentation_rows(world, inputs),
         others=tuple(OtherCode(*origin[:3]) for origin in list_origins(config)),
+        at_home=at_home,
     )
     _write_statements(everybody, statements, out)
     _write_page(page, out)
     return {"report": PAGE, "scores": len(rows)}
+
+
+def _name_references(named: str | None, at_home: AtHome, tables: Tables) -> tuple[str | None, str | None]:
+    """Over which line gains are on the coordinator's page, and on hospitals'. named: in the settings.
+
+    A hospital of a private run knows more of its own lines than others do, and chooses by that.
+    """
+    reference = named or at_home.reference
+    usable = reference if reference in tables else None
+    return usable, named if named or at_home.home_floors else usable
 
 
 def _write_page(page: RunPage, out: Path) -> None:

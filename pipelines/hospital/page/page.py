@@ -45,7 +45,13 @@ from pipelines.hospital.page.notes import collect_notes
 from pipelines.hospital.page.outlines import outline_sheets
 from pipelines.hospital.page.pictures import image_sheets, map_sheets
 from pipelines.hospital.page.table import read_features
-from pipelines.hospital.recommending import keep_decision, make_recommendation, released_decision_facts
+from pipelines.hospital.recommending import (
+    choose_own_reference,
+    keep_decision,
+    list_lines_alone,
+    make_recommendation,
+    released_decision_facts,
+)
 from pipelines.hospital.released_counts import COUNTED_FILE, kinds_of, read_released_counts
 from pipelines.hospital.segmentation import FLOOR, compute_sums, kind_of, read_patient_scores, words_of_kind
 from pipelines.hospital.statement import build_own_statement, delta_of, list_left
@@ -148,8 +154,8 @@ def _build_page(
     cohort, methods, copies = scope.cohort, scope.methods, question.copies
     variants, structures = value_or_none(question.variants) or [], _list_structures(question)
     of_lines = read_line_evidence(hospital, scope.lines, copies)
-    home_pair = (hospital.name, hospital.name)
-    at_home = {floor.model.method: {home_pair: evidence_of(hospital, floor.scores, copies)} for floor in floors}
+    pair = (hospital.name, hospital.name)
+    at_home = {floor.model.method: {pair: evidence_of(hospital, floor.scores, copies)} for floor in floors}
     tables = {**_read_tables(hospital, [*methods, *variants], copies), **of_lines, **at_home}
     if any(
         isinstance(evidence, Counts) == bool(structures) for table in tables.values() for evidence in table.values()
@@ -157,20 +163,21 @@ def _build_page(
         raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
     classes = Classes(label_names(cohort), question.ordered is True)
     scored = list_measures(structures) if structures else label_measures(tables, classes)
+    models = (*list_usable_models(hospital, question.methods, variants), *(floor.model for floor in floors))
+    question = _choose_reference(hospital, question, models, floors)
     reference = question.reference if question.reference in tables else None
     rows = score_rows(tables, reference=reference, measures=scored)
-    models = (*list_usable_models(hospital, question.methods, variants), *(floor.model for floor in floors))
     recommended = () if scope.outside else make_recommendation(hospital, question, models, floors, losses)
     decided = () if scope.outside else make_decisions(models, rows, recommended)
     words, features = words_of_kind(kind_of(cohort)), read_features(cohort)
     positive = (cohort.labels > 0).numpy()
     rejected = rejected_studies(hospital, question.cohort)
     notes, pictured = collect_notes(hospital, methods), not hospital.simulation or question.pictures is not False
-    by_label = []
-    if features and pictured:
-        by_label = [draw_features_by_class(features, positive, examples=words.examples, classes=_two_sides(classes))]
+    shown, sides = features if pictured else {}, _two_sides(classes)
+    by_label = [draw_features_by_class(shown, positive, examples=words.examples, classes=sides)] if shown else []
     target: Target | None = value_or_none(question.target)
     seen = None if target is None else target_classes(cohort, target)
+    on_page = PageScores(tables, rows, decided, classes)
     return SitePage(
         title=_page_title(hospital, question.title),
         site=hospital.name,
@@ -185,11 +192,7 @@ def _build_page(
         pictured=pictured,
         images=(*by_label, *image_sheets(cohort, seen, scope.splits)) if pictured else (),
         maps=_draw_sheets(hospital, cohort, methods, question) if pictured else (),
-        pictures=(
-            draw_curves(hospital, cohort, scope.splits, PageScores(tables, rows, decided, classes), question, words)
-            if pictured
-            else ()
-        ),
+        pictures=draw_curves(hospital, cohort, scope.splits, on_page, question, words) if pictured else (),
         words=words,
         characteristics=compute_characteristics(features, positive),
         commands=_list_commands(hospital, models),
@@ -205,7 +208,18 @@ def _build_page(
         spaces={line["label"]: line["space"] for line in (*methods, *variants) if "space" in line},
         classes=() if structures else classes.several,
         shares=compute_gap_shares(value_or_none(question.compared) or [], tables, DICE if structures else AUC),
+        at_home=(*at_home, *list_lines_alone(hospital, [*methods, *variants])),
+        home_floors=tuple(at_home),
     )
+
+
+def _choose_reference(
+    hospital: Hospital, question: Report, models: Sequence[Model], floors: Sequence[HomeFloor]
+) -> Report:
+    """The question, with the best line at home as its reference where it names none and there are floors."""
+    if question.reference is not None or not floors:
+        return question
+    return replace(question, reference=choose_own_reference(hospital, question, models, floors))
 
 
 def _two_sides(classes: Classes) -> tuple[str, str]:

@@ -1,0 +1,77 @@
+"""Which lines of a run's tables a hospital keeps to itself, and which are a federation's, compared with those."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from federation.alone import Alone
+from federation.as_begun import AsBegun
+from federation.local import Local
+from personalize import AnyAlgorithm
+from personalize.dp_head import DpHead
+from personalize.moments import Moments
+from personalize.prompts import ZeroShot
+from pipelines.settings.harmonization import Oracle
+from pipelines.settings.image_spaces import image_space
+from pipelines.settings.run_settings import RunSettings
+
+CENTRAL = "central"
+
+
+class Lines(NamedTuple):
+    """Labels in the order of the settings. home: methods in which no other hospital has a part, floors before others.
+    federated: the rest, with their variants.
+    """
+
+    home: tuple[str, ...]
+    federated: tuple[str, ...]
+
+
+def split_lines(config: RunSettings) -> Lines:
+    """The lines of a run that gives labels; none where it learns masks, for which there is no classical floor.
+
+    A method on images in the look of another hospital is no line at home. Neither home's nor the federation's are
+    pooled images, which no real federation has, oracles, which have images that no hospital has, and variants of lines
+    at home.
+    """
+    if config.task.kind != "classification":
+        return Lines((), ())
+    methods = config.train.methods
+    federated = [label for label in methods if not _stays_home(config, label) and _can_be_real(config, label)]
+    variants = [label for label, variant in config.evaluate.variants.items() if variant.of in federated]
+    home = [label for label in methods if _stays_home(config, label)]
+    home.sort(key=lambda label: not isinstance(methods[label], Alone))
+    return Lines((*home,), (*federated, *variants))
+
+
+def asks_comparisons(config: RunSettings) -> bool:
+    """Whether hospitals tell how models compare on their validation patients: not in a private run, nor of masks; and
+    where there is one hospital, only if a line is to be chosen by it.
+    """
+    sites = len(config.sites) - len(config.outside)
+    labels = config.privacy == "none" and config.task.target is None and bool(config.train.methods)
+    return labels and (sites > 1 or len(split_lines(config).home) > 1)
+
+
+def is_trained_alone(algorithm: AnyAlgorithm) -> bool:
+    """Whether no other hospital has a part in a method's models."""
+    if isinstance(algorithm, Moments):
+        return algorithm.others_gram == 0 and algorithm.others_classes == 0
+    return isinstance(algorithm, Alone | Local) or (
+        isinstance(algorithm, DpHead) and algorithm.others == 0 and algorithm.rounds == 1
+    )
+
+
+def _stays_home(config: RunSettings, label: str) -> bool:
+    """Whether a method needs nothing of another hospital: it learns alone or not at all, from its own images."""
+    method, translated = config.train.methods[label], config.harmonize.translate if config.harmonize else {}
+    alone = is_trained_alone(method) or isinstance(method, AsBegun | ZeroShot)
+    return alone and method.name != CENTRAL and image_space(config, label) not in translated
+
+
+def _can_be_real(config: RunSettings, label: str) -> bool:
+    """Whether real hospitals could have a method."""
+    spaces = config.harmonize.translate if config.harmonize else {}
+    return config.train.methods[label].name != CENTRAL and not isinstance(
+        spaces.get(image_space(config, label)), Oracle
+    )
