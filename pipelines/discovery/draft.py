@@ -72,7 +72,7 @@ train:
   schedule: {rounds: 20}
   work: {optimizer: adam, lr: 1e-3, batch: 24, epochs: 2, augment: affine, balance: true}
   methods:          # heads on fixed features first: no network of ours was shown to beat them with few patients
-    local_svm: {name: local_svm}       # each hospital alone: what the others are compared with
+    local_svm: {name: local_svm}       # floors: each hospital alone, on fixed features of its images
     local_ridge: {name: local_ridge}   # the same, linear
 {% if found.sites | length > 1 %}
     moments: {{ moments | flow }}   # one message, and a head for each hospital
@@ -89,7 +89,7 @@ train:
 evaluate:
   checkpoint: {{ "latest" if split[1] == "0" else "global" }}{{ checkpoint_note }}
   copies: 200          # bootstrap copies over patients, for the intervals
-  reference: local_svm     # gains are over this method
+  reference: null      # gains are over {{ reference_note }}; or name a method
 """
 
 
@@ -116,6 +116,7 @@ def draft_yaml(survey: Discovery, *, folder: str, file: str, name: str) -> str:
         moments=moments,
         features=features,
         images_note=note,
+        reference_note="the best line at home, by validation patients" if validated else "local_svm, the first floor",
         checkpoint_note="   # the round with the lowest validation loss" if validated else "   # the last round",
         counts=describe_counts,
         source_note=_source_note,

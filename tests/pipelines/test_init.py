@@ -111,7 +111,7 @@ def test_every_draft_begins_with_heads_on_features_and_compares_networks_with_th
     found = Discovery(sort, each, task={"names": ["a", "b", "c"]} if many else None)
     told = yaml.safe_load(drafts.draft_yaml(found, folder="x", file="x.yaml", name="x"))
     methods, training = list(told["train"]["methods"]), told["train"]
-    assert methods[:2] == ["local_svm", "local_ridge"] and told["evaluate"]["reference"] == "local_svm"
+    assert methods[:2] == ["local_svm", "local_ridge"] and told["evaluate"]["reference"] is None
     assert ("moments" in methods) == (sites > 1) == ("moments" in training.get("method_model", {}))
     if sites > 1:
         of = TypeAdapter(Features).validate_python(training["method_model"]["moments"])

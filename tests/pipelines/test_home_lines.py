@@ -1,0 +1,159 @@
+"""Every shipped configuration of labels on images has floors, and gains are over the best line at home by default."""
+
+from __future__ import annotations
+
+import copy
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from evaluation.histograms import count_scores
+from federation.alone import Alone
+from federation.models import OnFeatures
+from pipelines.coordinator.report.at_home import compare_with_home, list_home_floors
+from pipelines.coordinator.study_settings import load_study
+from pipelines.loader.document import read_yaml
+from pipelines.loader.validation import validate_settings
+from pipelines.requests.ingest import Counted
+from pipelines.settings.config import Config
+from pipelines.settings.home_lines import asks_comparisons, split_lines
+from pipelines_settings import BASE, RUNS
+
+FLOORS = {"local_svm", "local_ridge"}
+
+
+def read(settings: dict[str, Any]) -> Config:
+    return validate_settings(read_yaml(yaml.safe_dump(settings, sort_keys=False), environment={}), Config)
+
+
+def shipped(path) -> Config:
+    return validate_settings(read_yaml(path.read_text(), environment={"CONSILIUM_DATA": "/data"}), Config)
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_every_shipped_run_of_labels_on_images_has_an_svm_and_a_ridge_at_home_and_names_no_other_reference(path):
+    config = shipped(path)
+    lines = split_lines(config)
+    if config.task.kind != "classification":
+        assert lines == ((), ()), "no classical floor segments"
+        return
+    if config.images.kind == "features":
+        return
+    assert config.evaluate.reference is None, "gains are over the best line at home"
+    if config.privacy != "none":
+        assert len(list_home_floors(config)) == 2 and lines.home, "learnt at home for each hospital's own page"
+        return
+    floors = [label for label in lines.home if isinstance(config.train.methods[label], Alone)]
+    assert {config.train.methods[label].name for label in floors} >= FLOORS
+    assert lines.home[: len(floors)] == tuple(floors) and all(
+        isinstance(config.model_of(f), OnFeatures) for f in floors
+    )
+    assert config.train.methods[floors[0]].name == "local_svm", "the reference where no patient can choose"
+    assert lines.federated and not {*lines.home} & {*lines.federated}
+
+
+STUDIES = ("prostate_adc_methods.yaml", "prostate_adc_study.yaml", "skin_lesion_study.yaml")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_case_of_a_study_of_labels_on_images_that_trains_alone_has_floors_too(name, tmp_path, monkeypatch):
+    (tmp_path / "ham10000").mkdir()
+    (tmp_path / "ham10000" / "labels.csv").touch()
+    monkeypatch.setenv("CONSILIUM_DATA", str(tmp_path))
+    for run in load_study(name)[1]:
+        methods = run.config.train.methods
+        assert "local" not in methods or {*methods} >= FLOORS, run.case
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    made = copy.deepcopy(BASE)
+    few = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 20, "components": 8}
+    made["train"]["methods"] |= {label: {"name": label} for label in ("local_ridge", "local_svm", "central")}
+    made["train"]["methods"]["alone"] = {"name": "moments", "others_gram": 0, "others_classes": 0}
+    made["train"]["method_model"] = dict.fromkeys(("local_ridge", "local_svm", "alone"), few)
+    made["evaluate"] = {"copies": 20, "variants": {
+        "tuned": {"of": "fedavg", "calibration": "fine_tuned", "tuning": {"epochs": 1}},
+        "local_tuned": {"of": "local", "calibration": "fine_tuned", "tuning": {"epochs": 1}},
+    }}  # fmt: skip
+    return made | changes
+
+
+def test_floors_come_first_and_pooled_images_and_variants_of_home_are_neither():
+    lines = split_lines(read(settings()))
+    assert lines.home == ("local_ridge", "local_svm", "local", "alone")
+    assert lines.federated == ("fedavg", "fedper", "tuned")
+
+
+@pytest.mark.parametrize(("translator", "federated"), [("reinhard", True), ("oracle", False)])
+def test_a_network_on_images_in_anothers_look_is_no_line_at_home_and_an_oracle_is_none_of_either(translator, federated):
+    made = settings()
+    made["harmonize"] = {
+        "score": {"release": "public", "target": "a"},
+        "synthesis": {"name": "public", "prior": "prostate_adc"},
+        "translate": {"there": {"name": translator}},
+    }
+    made["train"]["method_images"] = {"local": "there"}
+    lines = split_lines(read(made))
+    assert "local" not in lines.home and ("local" in lines.federated) == federated
+
+
+def test_one_hospital_is_asked_only_where_a_line_is_to_be_chosen():
+    made = settings()
+    made["sites"] = {"a": made["sites"]["a"]}
+    assert asks_comparisons(read(made))
+    made["train"] |= {"methods": {"local": {"name": "local"}}, "method_model": {}}
+    made["evaluate"] = {"copies": 20}
+    assert not asks_comparisons(read(made))
+
+
+def evidence(seed: int) -> dict[tuple[str, str], Any]:
+    random = np.random.default_rng(seed)
+    table = {}
+    for site in ("a", "b"):
+        y = np.arange(80) % 2
+        p = 1 / (1 + np.exp(-random.normal(y - 0.5, 1.0)))
+        table[site, site] = count_scores(y, np.c_[1 - p, p], np.arange(80) // 2, copies=20, seed=0, site=site)
+    return table
+
+
+def counted(positives: int, images: int) -> Counted:
+    none = {"patients": 0, "images": 0, "positives": 0}
+    splits = {"train": none, "test": none, "validation": {**none, "images": images, "positives": positives}}
+    zeros = dict.fromkeys(("files", "used_files", "quarantined_files", "unselected_files", "ignored_files",
+        "patients_without_use", "unselected_series", "studies", "patients", "images", "positives", "excluded",
+        "unmatched_exclusions", "unmatched_tests", "rejected"), 0)  # fmt: skip
+    return Counted(
+        **zeros, cohort="c", sha256="0" * 64, cut="x", splits=splits, rejected_by_reason={}, scanners={},
+        max_rejected=0.5, too_many_rejected=False,
+    )  # fmt: skip
+
+
+HOME, TOGETHER = ("local_ridge", "local_svm", "local", "alone"), ("fedavg", "fedper", "tuned")
+COHORTS = {"a": counted(10, 20), "b": counted(2, 20)}
+
+
+@pytest.mark.parametrize(("floor", "other"), [*product(HOME, TOGETHER)])
+def test_both_lines_are_chosen_by_validation_whatever_the_test_patients_say(floor, other):
+    config = read(settings())
+    scores = dict.fromkeys((*HOME, *TOGETHER), 0.5) | {floor: 0.6, other: 0.7}
+    told = {"a": scores, "b": {**dict.fromkeys(scores, 0.5), "alone": 0.9, "fedper": 0.9}}  # b tells a fifth of a
+    for turn in range(3):
+        tables = {label: evidence(place + 10 * turn) for place, label in enumerate((*HOME, *TOGETHER, "central"))}
+        found = compare_with_home(config, tables, COHORTS, told)
+        assert (found.reference, found.federated, found.hospitals) == (floor, other, 2)
+        assert {row.method for row in found.gains} == {*TOGETHER} and all(
+            row.gain_low < row.gain_high for row in found.gains
+        )
+
+
+def test_without_validation_scores_the_first_floor_is_named_and_not_the_lucky_one():
+    config = read(settings())
+    for turn in range(5):
+        tables = {label: evidence(place + 10 * turn) for place, label in enumerate((*HOME, *TOGETHER))}
+        found = compare_with_home(config, tables, COHORTS, {})
+        assert (found.reference, found.hospitals) == ("local_ridge", 0)
+        gains = {row.method: row.gain for row in found.gains}
+        assert gains[found.federated] == max(gains.values())
