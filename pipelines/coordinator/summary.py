@@ -86,7 +86,11 @@ def _describe_missing(missing: Sequence[Missing]) -> Iterator[str]:
 
 
 def _describe_answers(answers: Answers) -> Iterator[str]:
-    """What harmonization did, and the three answers at the top of the page, shortened."""
+    """What is gained over home, what harmonization did, and the three answers at the top of the page, shortened."""
+    if answers.at_home:
+        yield "at home and together:"
+    for text in answers.at_home:
+        yield f"  {text}"
     if answers.harmonized:
         yield "harmonization:"
     for text in answers.harmonized:
