@@ -53,7 +53,8 @@ def _describe_gain(row: ScoreRow, at_home: AtHome) -> str:
     if sign > 0:
         return f"A federated line beats what each hospital keeps to itself: {gain}."
     if _list_better(at_home):
-        return f"The federated line in front does not beat what each hospital keeps to itself: {gain}."
+        beats = "is not shown to beat" if sign == 0 else "does not beat"
+        return f"The federated line in front {beats} what each hospital keeps to itself: {gain}."
     return (
         f"No federated line {'is shown to beat' if sign == 0 else 'beats'} what each hospital keeps to itself: {gain}."
     )

@@ -61,7 +61,7 @@ def test_the_first_sentence_says_what_the_intervals_say(first, second, hospitals
     said = " ".join(describe_gain_over_home(AtHome(LINES, "ridge", "fedavg", hospitals, gains)))
     assert ("A federated line beats" in said) == (first[0] > 0)
     assert ("No federated line" in said) == (first[0] <= 0 and second[0] <= 0)
-    assert ("is shown to beat" in said) == (first[0] <= 0 <= first[1] and second[0] <= 0)
+    assert ("shown to beat" in said) == (first[0] <= 0 <= first[1])
     assert ("Above ridge by intervals of their own: fedper" in said) == (second[0] > 0)
     assert ("test patients had no part" in said) == bool(hospitals) == ("flatters it" not in said)
     assert ("the best at home of ridge, svm, local" in said) == bool(hospitals), (
