@@ -19,6 +19,8 @@ slices of both hospitals together (`overall`: one threshold for both), and the m
     frozen        a norm's mean and deviation are those of the hospital's own training images, norm after norm as AdaBN
                   measures them, under the first weights; then constants, another set at each hospital
     public        the same of the prior's pictures: the same constants at both hospitals
+    folded        like `public`, but the constants are the running ones of training on the prior, and are folded with
+                  scale and shift into one scale and one shift, which train; added after two populations were scored
     refreshed     `frozen`, measured anew before every round
     at home       after training the statistics are measured again at each hospital, exactly: they never leave
     batch         batch norm; `AdaBN` after training
@@ -61,7 +63,7 @@ from federation.augmentation import AUGMENTATIONS
 from federation.calibration import adapt_batch_norms
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
-from federation.models.cnn import Cnn, CnnModule
+from federation.models.cnn import Cnn, CnnModule, Norm
 from federation.parameters import loaded, read_parameters
 from federation.pretraining import Pretrained, pretrain_network, start_task_with
 from federation.randomness import derive_seed
@@ -102,13 +104,25 @@ class FrozenNorm(nn.Module):
         return (x - self.mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
 
 
-class FrozenModule(CnnModule):
-    """A cnn of batch norm whose norms are frozen: a holder of `federation.task`."""
+class ChannelScale(nn.Module):
+    """A scale and a shift for each channel: what is left of a norm whose constants were folded into them."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (1, -1, 1, 1)
+        return x * self.weight.view(shape) + self.bias.view(shape)
+
+
+class FrozenModule(CnnModule):
+    """A cnn of batch norm with another layer in the place of each: a holder of `federation.task`."""
+
+    def __init__(self, layer: Callable[[int], nn.Module]) -> None:
         super().__init__(INPUTS, 2, WIDTHS, "batch")
         for norms, width in zip([self.stem[0].adn, *(block[0].adn for block in self.blocks)], WIDTHS, strict=True):
-            norms.N = FrozenNorm(width)
+            norms.N = layer(width)
 
     def hold(self, frozen: Params) -> None:
         """Take these statistics, named as batch norm's buffers are."""
@@ -119,13 +133,14 @@ class FrozenModule(CnnModule):
 
 @dataclass(frozen=True)
 class Frozen:
-    """Settings of `FrozenModule`."""
+    """Settings of `FrozenModule`. folded: with `ChannelScale` in the place of `FrozenNorm`."""
 
     name: ClassVar[str] = "frozen"
+    folded: bool = False
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A new network."""
-        return FrozenModule()
+        return FrozenModule(ChannelScale if self.folded else FrozenNorm)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
         """Cross-entropy, per example."""
@@ -156,11 +171,21 @@ def draw_public() -> tuple[Tensor, Tensor]:
 
 
 @cache
-def learn_public(norm: str) -> Params:
+def learn_public(norm: Norm) -> Params:
     """Parameters, and statistics of batch norm, that were trained on the prior's pictures."""
-    task = Task(Cnn(widths=WIDTHS, norm="group" if norm == "group" else "batch"), INPUTS, 2)
+    task = Task(Cnn(widths=WIDTHS, norm=norm), INPUTS, 2)
     how = Pretrained(on="the prior", lr=3e-3, strength=0.0)
     return pretrain_network(task, how, *draw_public(), low=-1.0, high=1.0)
+
+
+def fold_norms(params: Params) -> Params:
+    """Parameters with scale w / sqrt(v + e) and shift b - m w / sqrt(v + e) in the place of each batch norm."""
+    folded = {name: tensor for name, tensor in params.items() if "running" not in name}
+    for norm in (name.removesuffix(".running_mean") for name in params if name.endswith(".running_mean")):
+        weight, bias, mean = (params[norm + part].double() for part in (".weight", ".bias", ".running_mean"))
+        scale = weight / (params[f"{norm}.running_var"].double() + 1e-5).sqrt()
+        folded |= {f"{norm}.weight": scale.float(), f"{norm}.bias": (bias - mean * scale).float()}
+    return folded
 
 
 def draw_worlds(seed: int) -> dict[str, World]:
@@ -203,11 +228,13 @@ def _with_batch_norm(params: Params) -> nn.Module:
 
 def begin_training(world: World, norm: str, *, private: bool) -> Start:
     """The first parameters of a kind of norm: at random, or with privacy from the prior's pictures."""
-    task = Task(Frozen() if norm in ("frozen", "public") else Cnn(widths=WIDTHS, norm=norm), INPUTS, 2)  # type: ignore[arg-type]
+    held = norm in ("frozen", "public", "folded")
+    task = Task(Frozen(norm == "folded") if held else Cnn(widths=WIDTHS, norm=norm), INPUTS, 2)  # type: ignore[arg-type]
     if not private:
         initial = initial_parameters(METHOD, task, seed=world.seed)
     else:
-        learnt = learn_public(norm)
+        learnt = learn_public("group" if norm == "group" else "batch")
+        learnt = fold_norms(learnt) if norm == "folded" else learnt
         initial = {name: learnt[name] for name in task.network().state_dict()}
         task = start_task_with(task, initial)
     if norm == "frozen":
@@ -277,7 +304,7 @@ def score_ways(world: World, start: Start, params: Params, norm: str) -> dict[st
         return loaded(task.network(), params)
 
     made = {"": score_networks(world, trained)}
-    if norm != "group":
+    if norm not in ("group", "folded"):
         made[", AdaBN" if norm == "batch" else ", at home"] = score_networks(
             world, lambda name: adapt_batch_norms(_with_batch_norm(params), world.train[name].x)
         )
@@ -298,34 +325,30 @@ def score_line(world: World, norm: str, *, private: bool) -> dict[str, Score]:
     return made
 
 
-LINES: Mapping[bool, tuple[tuple[str, str], ...]] = {
+Line = tuple[str, str]
+"""A kind of norm, and how images are seen."""
+FIRST: Mapping[bool, tuple[Line, ...]] = {
+    True: (("group", "patient"), ("frozen", "patient"), ("public", "patient"), ("folded", "patient")),
+    False: (("group", "patient"), ("frozen", "as they are"), ("batch", "as they are")),
+}
+"""With privacy or without: what every population is scored by before any is scored by more."""
+SECOND: Mapping[bool, tuple[Line, ...]] = {
+    True: (("group", "as they are"), ("group", "hospital"), ("frozen", "as they are")),
     False: (
         ("group", "as they are"),
-        ("group", "patient"),
         ("group", "hospital"),
-        ("frozen", "as they are"),
         ("frozen", "patient"),
-        ("refreshed", "as they are"),
-        ("batch", "as they are"),
         ("batch", "patient"),
-    ),
-    True: (
-        ("group", "as they are"),
-        ("group", "patient"),
-        ("group", "hospital"),
-        ("frozen", "as they are"),
-        ("frozen", "patient"),
-        ("public", "patient"),
+        ("refreshed", "as they are"),
     ),
 }
-"""With privacy or without: norms and how images are seen."""
 WORDS = {False: "no noise", True: "eps = 8"}
 
 
-def score_population(seed: int, book: Book, private: bool, keep: bool) -> None:
-    """The lines of one population, with privacy or without, written down as they come."""
+def score_population(seed: int, asked: tuple[Line, ...], book: Book, private: bool, keep: bool) -> None:
+    """Lines of one population, with privacy or without, written down as they come."""
     lines = book.setdefault(str(seed), {})
-    missing = [pair for pair in LINES[private] if not is_scored(lines, private, *pair)]
+    missing = [line for line in asked if not is_scored(lines, private, line)]
     worlds = draw_worlds(seed) if missing else {}
     for norm, way in missing:
         made = score_line(worlds[way], norm, private=private)
@@ -337,39 +360,31 @@ def score_population(seed: int, book: Book, private: bool, keep: bool) -> None:
 
 
 def tables(book: Book) -> dict[str, dict[str, Any]]:
-    """The tables of docs/results/own-norms.md, without noise and with it, of the populations that are whole."""
+    """The tables of docs/results/own-norms.md, without noise and with it."""
     return {name: _make_table(book, private) for name, private in (("exact", False), ("private", True))}
 
 
 def _make_table(book: Book, private: bool) -> dict[str, Any]:
-    """Lines in the order in which they were measured, each beside group norm of images that a patient standardized."""
+    """Lines beside group norm of images that each patient standardized, over the populations that have both."""
     word, floor = WORDS[private], f"{WORDS[private]} | group | patient"
-    whole = [lines for lines in book.values() if is_whole(lines, private)]
-    columns = [
-        f"{word}, {len(whole)} populations",
-        "overall AUC",
-        "each alone",
-        "overall, minus group, patient",
-        "above",
-    ]
+    columns = [word, "populations", "overall AUC", "each alone", "overall, minus group, patient", "above"]
+    every = dict.fromkeys(line for lines in book.values() for line in lines if line.startswith(word))
     rows = []
-    for line in [line for line in (whole[0] if whole else {}) if line.startswith(word)]:
-        away = [lines[line][0] - lines[floor][0] for lines in whole]
+    for line in sorted(every, key=lambda name: (name.rpartition(" | ")[2], name)):
+        both = [lines for lines in book.values() if {line, floor} <= lines.keys()]
+        away = [lines[line][0] - lines[floor][0] for lines in both]
         change = "" if line == floor else format_interval(away, sign="+").replace("-", "−")
         above = "" if line == floor else f"{sum(value > 0 for value in away)} of {len(away)}"
-        both = [format_interval([lines[line][part] for lines in whole]) for part in range(2)]
-        rows.append([line.removeprefix(f"{word} | ").replace(" | ", ", images "), *both, change, above])
+        means = [format_interval([lines[line][part] for lines in both]) for part in range(2)]
+        label = line.removeprefix(f"{word} | ").replace(" | ", "; images: ")
+        rows.append([label, str(len(both)), *means, change, above])
     return make_table(columns, rows, COMMAND)
 
 
-def is_whole(lines: Mapping[str, Score], private: bool) -> bool:
-    """Whether every line of a population was scored."""
-    return all(is_scored(lines, private, *pair) for pair in LINES[private])
-
-
-def is_scored(lines: Mapping[str, Score], private: bool, norm: str, way: str) -> bool:
+def is_scored(lines: Mapping[str, Score], private: bool, line: Line) -> bool:
     """Whether a kind of norm was scored on images seen in this way."""
-    return any(line.startswith(f"{WORDS[private]} | {norm}") and line.endswith(way) for line in lines)
+    norm, way = line
+    return any(label.startswith(f"{WORDS[private]} | {norm}") and label.endswith(way) for label in lines)
 
 
 def main() -> None:
@@ -380,9 +395,10 @@ def main() -> None:
     torch.set_num_threads(1)
     kept: Book = {} if options.try_on else read_measured("own_norms")
     seeds = options.try_on or range(FIRST_SEED, FIRST_SEED + 2 * options.populations, 2)
-    for private in (True, False):
-        for seed in seeds:
-            score_population(seed, kept, private, keep=not options.try_on)
+    for asked in (FIRST, SECOND):
+        for private in (True, False):
+            for seed in seeds:
+                score_population(seed, asked[private], kept, private, keep=not options.try_on)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "night": of_one("faults.night_tables", "night"),
     "one-message": one_message,
     "one-message-phantom": one_message_phantom,
+    "own-norms": of_one("studies.own_norms", "own_norms"),
     "partitions": partitions,
     "prompts": of_one("studies.prompts", "prompts"),
     "public-start": of_one("studies.public_start", "public_start"),
