@@ -367,7 +367,7 @@ def tables(book: Book) -> dict[str, dict[str, Any]]:
 def _make_table(book: Book, private: bool) -> dict[str, Any]:
     """Lines beside group norm of images that each patient standardized, over the populations that have both."""
     word, floor = WORDS[private], f"{WORDS[private]} | group | patient"
-    columns = [word, "populations", "overall AUC", "each alone", "overall, minus group, patient", "above"]
+    columns = [word, "populations", "overall AUC", "each alone", "overall, minus group by patient", "above"]
     every = dict.fromkeys(line for lines in book.values() for line in lines if line.startswith(word))
     rows = []
     for line in sorted(every, key=lambda name: (name.rpartition(" | ")[2], name)):
@@ -376,7 +376,8 @@ def _make_table(book: Book, private: bool) -> dict[str, Any]:
         change = "" if line == floor else format_interval(away, sign="+").replace("-", "−")
         above = "" if line == floor else f"{sum(value > 0 for value in away)} of {len(away)}"
         means = [format_interval([lines[line][part] for lines in both]) for part in range(2)]
-        label = line.removeprefix(f"{word} | ").replace(" | ", "; images: ")
+        label, way = line.removeprefix(f"{word} | ").split(" | ")
+        label += ", images as they are" if way == "as they are" else f", images by {way}"
         rows.append([label, str(len(both)), *means, change, above])
     return make_table(columns, rows, COMMAND)
 
