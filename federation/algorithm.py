@@ -64,6 +64,13 @@ class Algorithm(Protocol):
         ...
 
 
+def has_one_model(algorithm: Algorithm) -> bool:
+    """Whether every hospital ends with the model that the coordinator sent to all, and none with one of its own. A
+    method declares this by an attribute `one_model`; without one it does not.
+    """
+    return bool(getattr(algorithm, "one_model", False))
+
+
 def recipient_of(algorithm: Algorithm) -> Recipient:
     """Who receives a site's introduction and its replies in training.
 

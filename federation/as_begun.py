@@ -21,6 +21,7 @@ class AsBegun:
     """Nothing is learnt and nothing is replied."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    one_model: ClassVar = True
     rounds: ClassVar[int] = 1
 
     name: Literal["as_begun"] = "as_begun"

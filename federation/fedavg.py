@@ -38,6 +38,7 @@ class FedAvg:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    one_model: ClassVar = True
     summable: ClassVar = True
 
     name: Literal["fedavg"] = "fedavg"

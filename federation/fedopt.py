@@ -42,6 +42,7 @@ class FedOpt:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    one_model: ClassVar = True
     summable: ClassVar = True
 
     name: Literal["fedadam", "fedyogi", "fedadagrad"] = "fedadam"

@@ -21,6 +21,7 @@ class FedProx:
     """Local loss F_k(w) + mu/2 |w - w^t|^2; mu = 0 is FedAvg. The proximal term covers parameters, not buffers."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    one_model: ClassVar = True
     summable: ClassVar = True
 
     name: Literal["fedprox"] = "fedprox"

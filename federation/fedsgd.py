@@ -40,6 +40,7 @@ class FedSGD:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    one_model: ClassVar = True
     summable: ClassVar = True
     shares_noise: ClassVar = True
 

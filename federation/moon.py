@@ -39,6 +39,7 @@ class Moon:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    one_model: ClassVar = True
     summable: ClassVar = True
 
     name: Literal["moon"] = "moon"

@@ -12,13 +12,14 @@ hold for so many hospitals is refused, never wrapped.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from federation.algorithm import Algorithm
-from privacy.message import Call, Message, as_mapping
+from privacy.message import Call, Json, Message, as_mapping
 from privacy.secure_sum import add_words, mask_words
 
 SUM = "sum"
@@ -88,15 +89,27 @@ def encode_reply(algorithm: Algorithm, reply: Message, hospitals: int) -> Tensor
 
 
 def hide_reply(
-    algorithm: Algorithm, reply: Message, *, secret: str, keys: Mapping[str, str], site: str, call: Call
+    algorithm: Algorithm,
+    reply: Message,
+    *,
+    secret: str,
+    keys: Mapping[str, str],
+    site: str,
+    call: Call,
+    terms: Json = None,
 ) -> Message:
     """The reply to a call as masked words; its validation loss stays readable. keys: of all hospitals in the sum.
+
+    terms: what all of them must have been told alike, such as the noise that each adds: the masks of hospitals with
+    other terms, another method or a reply of another form do not cancel.
 
     Raises:
         Unsummable; ValueError: as `privacy.secure_sum.mask_words`.
     """
     words = encode_reply(algorithm, reply, len(keys))
-    masked = mask_words(words, secret, keys, site=site, context=f"{call.run} {call.round}")
+    layout: list[Json] = [[name, list(tensor.shape)] for name, tensor in sorted(reply.tensors.items())]
+    context = json.dumps([call.run, call.round, algorithm.name, layout, terms], sort_keys=True)
+    masked = mask_words(words, secret, keys, site=site, context=context)
     return Message({MASKED: masked}, {**reply.facts, "algorithm": {}})
 
 

@@ -73,6 +73,7 @@ class FedTurns:
     """FedAvg of a network with a rotation head. rotation: weight of the rotation loss. weights: of FedAvg."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    one_model: ClassVar = True
     summable: ClassVar = True
 
     name: Literal["fedavg_turns"] = "fedavg_turns"

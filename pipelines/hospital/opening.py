@@ -99,6 +99,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         problems += [] if protection is None else work.private_problems
         if protection is not None and protection.hospitals > 1 and facts.get("secure_sum") is not True:
             problems.append(f"noise would be a part of what {protection.hospitals} hospitals add, and no sum is secure")
+        if protection is not None and protection.hospitals > 1 and not getattr(algorithm, "shares_noise", False):
+            problems.append(f"noise would be shared, and {algorithm.name} sends more than sums of gradients")
         problems += [work.transform.missing] if work.transform is not None and work.transform.missing else []
         if problems:
             raise ValueError("; ".join(problems))

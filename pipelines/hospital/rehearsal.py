@@ -19,6 +19,7 @@ from federation.rehearsal import (
     rehearse_forms,
     rehearse_question,
 )
+from federation.summing import find_sum_problem as find_unsummable
 from federation.summing import has_words
 from federation.task import Task
 from personalize import AnyAlgorithm
@@ -58,6 +59,12 @@ def rehearse_private_events(algorithm: AnyAlgorithm, task: Task, work: Work, pro
 @lru_cache(maxsize=64)
 def _rehearse_forms(algorithm: AnyAlgorithm, task: Task, work: Work) -> Forms:
     return rehearse_forms(algorithm, task, work, initial_parameters(algorithm, task, seed=0))
+
+
+def find_sum_problem(algorithm: AnyAlgorithm, task: Task, work: Work) -> str | None:
+    """Why what a method says cannot be hidden in sums, or None."""
+    forms = _rehearse_forms(algorithm, task, work)
+    return find_unsummable(algorithm, forms.introduction, forms.reply)
 
 
 def sends_parameters(algorithm: AnyAlgorithm, task: Task, work: Work) -> bool:

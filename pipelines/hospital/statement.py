@@ -20,7 +20,7 @@ from pipelines.requests.export import EXPORT
 from pipelines.requests.leaving import TO, left_in
 from pipelines.requests.sample import SAMPLE
 from pipelines.requests.track import TRACK
-from pipelines.requests.train import INTRODUCE, TRAIN
+from pipelines.requests.train import HIDDEN_SAYS, INTRODUCE, TRAIN
 from privacy.dp.accounting import compute_cost
 from privacy.dp.events import (
     NON_PRIVATE,
@@ -119,22 +119,34 @@ def describe_contents(
     named = [text if len(runs) == 1 else f"{text} ({', '.join(of)})" for text, of in runs.items()]
     return {
         **SAYS,
-        **{request.name: _describe_training_replies(request.name, lines) for request in (INTRODUCE, TRAIN)},
+        INTRODUCE.name: _describe_training_replies(INTRODUCE.name, lines, frozenset()),
+        TRAIN.name: _describe_training_replies(TRAIN.name, lines, find_hidden_runs(hospital, lines)),
         EXPORT.name: _describe_exports(lines),
         TRACK.name: _describe_tracking(lines),
         SAMPLE.name: "; ".join(named) or SAMPLE.says,
     }
 
 
-def _describe_training_replies(request: str, lines: Lines) -> str:
-    """What replies to a training request contain, and which of them the coordinator forwards."""
+def find_hidden_runs(hospital: Hospital, lines: Lines) -> frozenset[str]:
+    """The trainings of which parameters left only in sums over hospitals."""
+    openings = _read_openings(hospital, lines)
+    return frozenset(run for run, opening in openings.items() if opening.get("secure_sum") is True)
+
+
+def _describe_training_replies(request: str, lines: Lines, hidden: frozenset[str]) -> str:
+    """What replies to a training request contain, which of them the coordinator forwards, and which it sees only in
+    sums: those of the `hidden` runs.
+    """
     left = [line for line in lines if line.get("request") == request and not line.get("refused")]
+    all_runs = {str(line.get("run")) for line in left}
     runs = dict.fromkeys(str(line.get("run")) for line in left if line.get("recipient") == SITES)
+    says = HIDDEN_SAYS if all_runs and all_runs <= hidden else SAYS[request]
+    if all_runs & hidden and not all_runs <= hidden:
+        says = f"{says}; hidden in sums over hospitals: {', '.join(sorted(all_runs & hidden))}"
     if not runs:
-        return SAYS[request]
-    all_of_them = len(runs) == len({str(line.get("run")) for line in left})
-    names = "" if all_of_them else f" ({', '.join(runs)})"
-    return f"{SAYS[request]}; handed on to all other sites{names}"
+        return says
+    names = "" if len(runs) == len(all_runs) else f" ({', '.join(runs)})"
+    return f"{says}; handed on to all other sites{names}"
 
 
 def _describe_exports(lines: Lines) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from federation.algorithm import has_one_model
 from federation.augmentation import AUGMENTATIONS
 from federation.conversation import load_memory
 from federation.descent import Site
@@ -119,7 +120,8 @@ def check_sum(hospital: Hospital, start: Opening, keys: Mapping[str, str], call:
     """Check the hospitals among whose replies this one's shall be hidden, before any work.
 
     Raises:
-        Refused: `malformed_keys`: this hospital is not among them, or noise was planned for another number of them;
+        Refused: `stale_round`: a reply to this round has left before; `malformed_keys`: this hospital is not among
+            them, or noise was planned for another number of them;
             `policy_secure_sum`: they are fewer than the policy asks for, or the policy names signing keys, and keys of
             this run are not signed by them.
     """
@@ -132,6 +134,11 @@ def check_sum(hospital: Hospital, start: Opening, keys: Mapping[str, str], call:
     if needed is not None and len(keys) < needed.hospitals:
         raise Refused(HIDDEN) from ValueError(
             f"a sum over {len(keys)} hospitals, and the policy asks for {needed.hospitals} (secure_sum)"
+        )
+    if any(_is_released_round(line, call) for line in ledgers.read_lines(hospital.ledger)):
+        raise Refused("stale_round") from ValueError(
+            "the ledger has a reply to this round, and the conversation has none: put back from an older copy, it "
+            "would hide another update by the same masks"
         )
     others = {name: key for name, key in keys.items() if name != hospital.name}
     if needed is not None and needed.signers and (forged := find_forged_keys(others, needed.signers, run=call.run)):
@@ -148,18 +155,35 @@ def hide_parameters(hospital: Hospital, start: Opening, reply: Message, keys: Ma
     """
     secret = str(load_memory(hospital.conversation(call.run), 0).facts[SECRET])
     try:
-        return hide_reply(start.algorithm, reply, secret=secret, keys=keys, site=hospital.name, call=call)
+        return hide_reply(
+            start.algorithm, reply, secret=secret, keys=keys, site=hospital.name, call=call, terms=_terms_of_sum(start)
+        )
     except Unsummable as error:
         raise Refused("not_summable") from error
     except ValueError as error:
         raise Refused("malformed_keys") from error
 
 
+def _is_released_round(line: Mapping[str, Json], call: Call) -> bool:
+    """Whether a line of the ledger is a reply to this round that left."""
+    sought = (call.run, call.round, call.request, None)
+    return tuple(line.get(key) for key in ("run", "round", "request", "refused")) == sought
+
+
+def _terms_of_sum(start: Opening) -> Json:
+    """What the other hospitals of a sum must have been told alike: of shared noise how much each adds, to what."""
+    protection = start.protection
+    if protection is None or protection.hospitals == 1:
+        return None
+    return {"clip": protection.clip, "noise": protection.noise, "hospitals": protection.hospitals}
+
+
 def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]:
     """Release this hospital's model of a checkpoint, and the moments of its channels if they are asked for.
 
     Raises:
-        Refused: `no_model`; `policy_recipient`: this hospital's models do not go there; or as `release_moments`.
+        Refused: `no_model`; `policy_recipient`: this hospital's models do not go there; `policy_secure_sum`: the run
+            hides parameters in sums, and this would be a model of this hospital alone; or as `release_moments`.
     """
     question = context.question
     recipient = OUTSIDE if question.recipient == OUTSIDE else COORDINATOR
@@ -168,8 +192,13 @@ def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]
             "this hospital's models shall go to external sites, and its policy does not allow that: "
             f"say recipients: [coordinator, {OUTSIDE}] in the policy"
         )
-    _, params = own_model(hospital, question.train_run, question.checkpoint, value_or_none(question.best))
     start = read_opening(hospital, question.train_run)
+    if start.secure_sum and not has_one_model(start.algorithm):
+        raise Refused(HIDDEN) from ValueError(
+            f"a model that this hospital alone has by {start.algorithm.name} would leave a run in which only sums do "
+            "(secure_sum): say evaluate: {public: false}, and leave route out"
+        )
+    _, params = own_model(hospital, question.train_run, question.checkpoint, value_or_none(question.best))
     event, how = model_release_event(start), value_or_none(question.moments)
     if how is None:
         return Done(Exported(parameters=params), describe_event(event), Message({}, {RECIPIENT: recipient}))
@@ -217,6 +246,8 @@ def check_affordable_opening(hospital: Hospital, start: Opening, call: Call) -> 
             "the coordinator would see this hospital's parameters alone, and the policy asks for sums (secure_sum): "
             "say train: {secure_sum: true} in the run"
         )
+    if start.secure_sum and (problem := rehearsed.find_sum_problem(start.algorithm, start.task, start.work)):
+        raise Refused(HIDDEN) from ValueError(problem)
     if call.request != "finish" and start.recipient == SITES and SITES not in hospital.policy.recipients:
         raise Refused("policy_recipient") from ValueError(
             f"{start.algorithm.name} hands what this hospital says on to all other sites, and its policy does not let "

@@ -74,6 +74,10 @@ class Finished:
     n: Count
 
 
+HIDDEN_SAYS = "parameters of the method, hidden in a sum over hospitals; validation loss, number of examples"
+HIDDEN_BRIEF = "sums of model parameters over hospitals"
+"""What replies hold, in words, where nothing but sums of parameters can be read (`Hidden`)."""
+
 INTRODUCE: Request[Introduce, Introduced] = Request(
     name="introduce",
     question=Introduce,
@@ -95,7 +99,6 @@ FINISH: Request[Train, Finished] = Request(
     question=Train,
     replies=(Finished,),
     says="the last round's validation loss",
-    brief="model parameters",
     repeat=Repeat.ONCE,
     rounds=True,
 )

@@ -72,7 +72,9 @@ TRUST_IN_SUMS = (
     "nobody has modified."
 )
 SIGNED_KEYS = "This hospital verifies that the others signed their keys, by signing keys that its policy names."
-UNSIGNED_KEYS = "Keys are exchanged through the coordinator, which is trusted to hand them on unchanged."
+UNSIGNED_KEYS = (
+    "Keys are exchanged through the coordinator, which is trusted to hand them on unchanged and to invent no hospital."
+)
 ALL_OTHERS = "even all other hospitals work together with the coordinator (the policy names no smaller number)"
 AT_MOST = "at most {colluding} other hospitals work together with the coordinator, as this hospital's policy assumes"
 COMPOSITION = (

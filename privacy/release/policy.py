@@ -135,8 +135,9 @@ class SumsOnly:
     hospitals: the fewest in a sum. colluding: how many other hospitals of a sum may work together with the coordinator,
     at most: the budget counts noise that hospitals share as that of the rest. null = all of them may, so that only this
     hospital's own noise counts. signers: name of another hospital -> the key that verifies its signatures, as its
-    check before it joins prints it; if there are any, all of a sum must be named. Without them the coordinator is
-    trusted to hand on the hospitals' keys unchanged.
+    check before it joins prints it; if there are any, all of a sum must be named. trust_coordinator: whether it is
+    trusted to hand on the hospitals' keys unchanged and to invent no hospitals; `colluding` counts on that where it has
+    no `signers`.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -144,14 +145,23 @@ class SumsOnly:
     hospitals: int = 3
     colluding: int | None = None
     signers: Mapping[str, str] = field(default_factory=dict)
+    trust_coordinator: bool = False
 
     def __post_init__(self) -> None:
         most = self.hospitals - 2
         wrong = [
             Problem(("signers", name), f"must be the 64 digits 0-9 a-f of a public key, found {key[:70]!r}")
             for name, key in self.signers.items()
-            if not KEY.fullmatch(key)
+            if not KEY.fullmatch(key) or len(set(bytes.fromhex(key))) < KEY_BYTES
         ]
+        if len(set(self.signers.values())) < len(self.signers):
+            wrong.append(Problem(("signers",), "one key for two hospitals, so that one could pass for both"))
+        if self.colluding is not None and not self.signers and not self.trust_coordinator:
+            text = (
+                f"{self.colluding} counts on noise of hospitals that a coordinator could invent; name their signing "
+                "keys (signers), or say trust_coordinator: true"
+            )
+            wrong.append(Problem(("colluding",), text))
         refuse(
             wrong
             + unmet(

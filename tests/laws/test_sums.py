@@ -16,7 +16,7 @@ from scipy import stats
 import methods
 import small_clip
 from consilium.testing import testbed
-from federation.algorithm import Algorithm
+from federation.algorithm import Algorithm, has_one_model
 from federation.descent import Work
 from federation.engine import Answers, InProcess
 from federation.fedavg import FedAvg
@@ -33,6 +33,7 @@ from federation.summing import (
     encode_reply,
     find_sum_problem,
     has_words,
+    hide_reply,
 )
 from federation.task import Task
 from privacy.dp.access import SUM_UNIT, Rows, Split
@@ -42,7 +43,7 @@ from privacy.dp.events import Gaussian, Part, PoissonSampled, SelfComposed, Shar
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message, Params
-from privacy.secure_sum import make_key_pair
+from privacy.secure_sum import add_words, make_key_pair
 
 ADAM = Work(lr=0.01, batch=5, epochs=None, steps=2)
 SGD = Work(optimizer="sgd", lr=0.05, batch=5, epochs=None, steps=2)
@@ -145,6 +146,18 @@ def test_masked_training_is_unmasked_training_bit_for_bit(algorithm, work):
     assert testbed.are_equal(hidden.state.tensors, open_.state.tensors) and hidden.state.facts == open_.state.facts
 
 
+ONE_MODEL = [each for each in methods.ALL if has_one_model(each)]
+
+
+@pytest.mark.parametrize(("algorithm", "work"), methods.with_work(ONE_MODEL, ADAM, SGD))
+def test_methods_with_one_model_end_with_it_at_every_hospital(algorithm, work):
+    """Exported models of these methods are what the coordinator has; others could tell of one hospital."""
+    hospitals = make_hospitals(algorithm, work, hidden=False)
+    train(algorithm, hospitals, work)
+    models = [testbed.newest_model(each) for each in hospitals.values()]
+    assert all(testbed.are_equal(each, models[0]) for each in models)
+
+
 class Listening:
     """A coordinator that keeps everything."""
 
@@ -218,6 +231,33 @@ def test_a_mask_is_used_for_one_round():
     reply, question = Message({"model/w": torch.zeros(99)}, {"algorithm": {"n": 3}}), Message({}, {"keys": keys})
     words = [hospital.hide(Call("law", number, "train", {}), question, reply).tensors[MASKED] for number in (1, 2)]
     assert not bool((words[0] == words[1]).any())
+
+
+def test_hospitals_that_were_told_something_else_do_not_cancel_each_other():
+    """A coordinator that asks the others for less noise, or another method, learns nothing of the one it betrays."""
+    pairs = {name: make_key_pair(random.Random(name).randbytes) for name in NAMES}
+    keys = {name: pair.public for name, pair in pairs.items()}
+    reply = Message({"sum/w": torch.full((50,), 7)}, {"algorithm": {"n": 3}})
+    call, told = Call("law", 1, "train", {}), {"clip": 1.0, "noise": 2.0, "hospitals": 3}
+
+    def reveal(algorithm: Algorithm, sent: Message, **changed: Any) -> list[int]:
+        words = {}
+        for name in NAMES:
+            mine = (algorithm, sent, {**told, **changed}) if name == "b" else (FedSGD(), reply, told)
+            how = {"secret": pairs[name].secret, "keys": keys, "site": name, "call": call, "terms": mine[2]}
+            words[name] = hide_reply(mine[0], mine[1], **how).tensors[MASKED]
+        return [int(number) for number in add_words([*words.values()])[2:]]
+
+    assert reveal(FedSGD(), reply) == [21] * 50
+    other_form = Message({"sum/v": torch.full((50,), 7)}, {"algorithm": {"n": 3}})
+    for numbers in (
+        reveal(FedSGD(), reply, clip=1e-3),
+        reveal(FedSGD(), reply, noise=0.1),
+        reveal(FedSGD(), reply, hospitals=1),
+        reveal(FedAvg(), reply),
+        reveal(FedSGD(), other_form),
+    ):
+        assert 21 not in numbers and len(set(numbers)) == 50
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])

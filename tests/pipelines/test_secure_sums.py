@@ -43,8 +43,9 @@ from privacy.release.meaning import format_loss, round_up
 from privacy.release.policy import Policy, SumsOnly
 from privacy.secure_sum import make_key_pair, sign_key, verification_key
 
-SUMS = {"secure_sum": {"hospitals": 3, "colluding": 1}}
+SUMS = {"secure_sum": {"hospitals": 3, "colluding": 1, "trust_coordinator": True}}
 NAMES = ("a", "b", "c")
+KEY = verification_key(bytes(range(32)))
 
 
 def settings(**changes: Any) -> dict[str, Any]:
@@ -124,6 +125,13 @@ def test_the_statement_says_what_holds_if_all_others_collude(finished: Path) -> 
     assert "sees each reply of this hospital separately" not in own
 
 
+def test_pages_say_that_only_sums_of_parameters_were_seen(finished: Path) -> None:
+    for page in (finished / "report.html", finished / "sites" / "a" / "report.html"):
+        text = page.read_text()
+        assert "ums of model parameters over hospitals" in text
+    assert "hidden in a sum over hospitals" in (finished / "sites" / "a" / "statement.md").read_text()
+
+
 def test_the_ledger_command_takes_the_number_that_may_collude(finished: Path, capsys: Any) -> None:
     ledger = str(finished / "sites" / "a")
     sums = []
@@ -142,10 +150,14 @@ def test_the_ledger_command_takes_the_number_that_may_collude(finished: Path, ca
         ({"train": {"secure_sum": False}}, "say train: {secure_sum: true}"),
         ({"train": {"methods": {"s": {"name": "scaffold"}, "f": {"name": "fedsgd"}}}}, "scaffold needs more of each"),
         ({"train": {"methods": {"f": {"name": "fedavg"}}}}, "take fedsgd"),
+        ({"train": {"methods": {"f": {"name": "fedsgd"}, "d": {"name": "ditto"}}}}, "own model of d would leave"),
         ({"privacy": {"shared": {"colluding": 2}}}, "needed are two that do not work"),
         ({"train": {"schedule": {"rounds": 2, "participation": 0.5}}}, "noise is shared by all hospitals"),
         ({"sites": {"b": {"policy": {"secure_sum": {"hospitals": 4}}}}}, "4 is the fewest hospitals in a sum"),
         ({"sites": {"b": {"policy": {"secure_sum": {"hospitals": 3, "colluding": 2}}}}}, r"in \[0, 1\]"),
+        ({"sites": {"b": {"policy": {"secure_sum": {"colluding": 1}}}}}, "a coordinator could invent"),
+        ({"sites": {"b": {"policy": {"secure_sum": {"signers": {"a": "01" + "00" * 31}}}}}}, "digits 0-9 a-f"),
+        ({"sites": {"b": {"policy": {"secure_sum": {"signers": {"a": KEY, "c": KEY}}}}}}, "one key for two"),
     ],
 )
 def test_settings_that_hide_nothing_are_refused(change: dict[str, Any], text: str) -> None:
@@ -252,6 +264,17 @@ def test_a_hidden_reply_is_never_sent_in_the_open(tmp_path: Path) -> None:
     assert code_of(lambda: site.train({"a": site.public, "b": "short"})) == "malformed_keys"
 
 
+def test_a_model_of_one_hospital_does_not_leave_a_run_of_sums(tmp_path: Path) -> None:
+    """fedper's head stays at home; asked for the whole model, the hospital refuses."""
+    site = Site(tmp_path)
+    site.introduce(algorithm={"name": "fedper"})
+    question = Message({}, {"train_run": "r/x", "checkpoint": "latest", "best": None})
+    assert code_of(lambda: site.ask("export", message=question)) == "policy_secure_sum"
+    other = Site(tmp_path / "other")
+    other.introduce()
+    assert code_of(lambda: other.ask("export", message=question)) == "no_model"
+
+
 def test_one_update_is_masked_for_one_set_of_hospitals(tmp_path: Path) -> None:
     """Asked again with fewer hospitals, it repeats its words, so that no difference of two sums is one update."""
     site = Site(tmp_path)
@@ -270,6 +293,30 @@ def test_shared_noise_needs_the_number_of_hospitals_that_it_was_planned_for(tmp_
     )
     site.introduce(privacy=private)
     assert code_of(lambda: site.train({"a": site.public, **KEYS})) == "malformed_keys"
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedsld", "cusfl"])
+def test_a_hospital_does_not_say_alone_what_was_to_be_hidden(tmp_path: Path, name: str) -> None:
+    """Whatever the coordinator's own checks allow: methods that need more of a reply than a mean, or speak first."""
+    site = Site(tmp_path)
+    changed: dict[str, Any] = {"algorithm": {"name": name}}
+    assert code_of(lambda: site.introduce(**changed)) == "policy_secure_sum"
+
+
+def test_shared_noise_is_for_sums_of_gradients_alone(tmp_path: Path) -> None:
+    private = {"clip": 1.0, "noise": 3.0, "views": 1, "hospitals": 3}
+    site = Site(tmp_path)
+    assert code_of(lambda: site.introduce(privacy=private, algorithm={"name": "fedavg"})) == "malformed_opening"
+
+
+def test_a_round_that_left_is_not_hidden_anew_after_a_restore(tmp_path: Path) -> None:
+    """The same masks on another update would give away the difference of the two."""
+    site = Site(tmp_path)
+    site.introduce()
+    keys = {"a": site.public, **KEYS}
+    site.train(keys)
+    site.hospital.conversation("r/x").remove("train-1")
+    assert code_of(lambda: site.train(keys)) == "stale_round"
 
 
 def test_shared_noise_in_the_open_is_refused(tmp_path: Path) -> None:

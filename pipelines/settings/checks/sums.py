@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from federation.algorithm import has_one_model
 from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.summing import find_sum_problem
 from pipelines.settings.privacy import PatientLevel
@@ -17,7 +18,9 @@ SHARED = ("privacy", "shared")
 
 def problems(run: RunSettings) -> list[Problem]:
     """Settings whose sums could not be computed, or would hide nothing that a policy or the noise counts on."""
-    return list(dict.fromkeys([*_sum_problems(run), *_shared_problems(run), *_policy_problems(run)]))
+    return list(
+        dict.fromkeys([*_sum_problems(run), *_export_problems(run), *_shared_problems(run), *_policy_problems(run)])
+    )
 
 
 def _sum_problems(run: RunSettings) -> Iterator[Problem]:
@@ -41,6 +44,22 @@ def _sum_problems(run: RunSettings) -> Iterator[Problem]:
             continue  # `checks.methods` reports it
         if forms is not None and (problem := find_sum_problem(method, forms.introduction, forms.reply)):
             yield Problem(("train", "methods", label), problem, needs=(SECURE_SUM,))
+
+
+def _export_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of other stages that would hand out a model of one hospital in a run of secure sums."""
+    wanted = {("evaluate", "public"): run.evaluate.public, ("route",): run.route is not None}
+    personal = [label for label, method in run.train.methods.items() if not has_one_model(method)]
+    if not run.train.secure_sum or not personal:
+        return
+    for where, is_wanted in wanted.items():
+        if is_wanted:
+            remedy = "say false" if where[0] == "evaluate" else "leave it out"
+            text = (
+                f"each hospital's own model of {', '.join(personal)} would leave, and with secure_sum only sums do; "
+                f"{remedy}, or take methods with one model for all"
+            )
+            yield Problem(where, text, needs=(SECURE_SUM,))
 
 
 def _shared_problems(run: RunSettings) -> Iterator[Problem]:
