@@ -112,6 +112,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "public-start": of_one("studies.public_start", "public_start"),
     "recommendation": recommendation,
     "routing": routing,
+    "shared-noise": of_one("studies.shared_noise", "shared_noise"),
     "systems": lambda: made_by("tables.systems_tables").tables(),
     "translation-quality": of_one("studies.synthesis", "synthesis"),
     "vafl-as-published": of_one("studies.vafl_as_published_tables", "vafl_as_published"),
