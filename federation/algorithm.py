@@ -66,9 +66,28 @@ class Algorithm(Protocol):
 
 def has_one_model(algorithm: Algorithm) -> bool:
     """Whether every hospital ends with the model that the coordinator sent to all, and none with one of its own. A
-    method declares this by an attribute `one_model`; without one it does not.
+    method declares this by a class attribute `one_model`.
     """
-    return bool(getattr(algorithm, "one_model", False))
+    return _declares(algorithm, "one_model")
+
+
+def is_summable(algorithm: Algorithm) -> bool:
+    """Whether one reply with the weighted mean of all leads to the same state as all of them (`federation.summing`). A
+    method declares this by a class attribute `summable`.
+    """
+    return _declares(algorithm, "summable")
+
+
+def sends_gradient_sums(algorithm: Algorithm) -> bool:
+    """Whether nothing of patients leaves, or is remembered, but sums of gradients: hospitals can share their noise. A
+    method declares this by a class attribute `shares_noise`.
+    """
+    return _declares(algorithm, "shares_noise")
+
+
+def _declares(algorithm: Algorithm, promise: str) -> bool:
+    """Whether the method's own class makes a promise. One that was inherited is not of the functions that changed."""
+    return vars(type(algorithm)).get(promise) is True
 
 
 def recipient_of(algorithm: Algorithm) -> Recipient:

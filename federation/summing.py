@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from federation.algorithm import Algorithm
+from federation.algorithm import Algorithm, is_summable
 from privacy.message import Call, Json, Message, as_mapping
 from privacy.secure_sum import add_words, mask_words
 
@@ -45,7 +45,7 @@ def find_sum_problem(algorithm: Algorithm, introduction: Message, form: Message)
         return f"{algorithm.name} begins with something that each hospital says alone, which no sum can hide"
     if not form.tensors and not facts:
         return None
-    if not getattr(algorithm, "summable", False):
+    if not is_summable(algorithm):
         return (
             f"{algorithm.name} needs more of each hospital's reply than a weighted mean; take fedavg, fedsgd, or "
             "another method that averages, or leave secure_sum out"

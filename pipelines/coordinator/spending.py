@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from federation.algorithm import sends_gradient_sums
 from federation.descent import Work
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import method_schedule
@@ -78,7 +79,7 @@ def plan_method(config: Config, label: str, site: str) -> Plan:
 def count_sharing(config: Config, label: str) -> int:
     """How many hospitals share the noise of a method's sums; 1 = each adds all of it."""
     is_shared = isinstance(config.privacy, PatientLevel) and config.privacy.shared is not None
-    if not (is_shared and getattr(config.train.methods[label], "shares_noise", False)):
+    if not (is_shared and sends_gradient_sums(config.train.methods[label])):
         return 1
     return sum(site not in config.outside for site in config.sites)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from federation.algorithm import Recipient, recipient_of
+from federation.algorithm import Recipient, recipient_of, sends_gradient_sums
 from federation.conversation import load_memory, load_newest_intact_memory
 from federation.descent import Work
 from federation.models.clip import Clip
@@ -99,7 +99,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         problems += [] if protection is None else work.private_problems
         if protection is not None and protection.hospitals > 1 and facts.get("secure_sum") is not True:
             problems.append(f"noise would be a part of what {protection.hospitals} hospitals add, and no sum is secure")
-        if protection is not None and protection.hospitals > 1 and not getattr(algorithm, "shares_noise", False):
+        if protection is not None and protection.hospitals > 1 and not sends_gradient_sums(algorithm):
             problems.append(f"noise would be shared, and {algorithm.name} sends more than sums of gradients")
         problems += [work.transform.missing] if work.transform is not None and work.transform.missing else []
         if problems:

@@ -16,7 +16,7 @@ from scipy import stats
 import methods
 import small_clip
 from consilium.testing import testbed
-from federation.algorithm import Algorithm, has_one_model
+from federation.algorithm import Algorithm, has_one_model, is_summable, sends_gradient_sums
 from federation.descent import Work
 from federation.engine import Answers, InProcess
 from federation.fedavg import FedAvg
@@ -134,7 +134,7 @@ def test_a_method_may_be_summed_if_and_only_if_a_weighted_mean_says_all_that_it_
 SUMMED = [
     each
     for each in methods.ALL
-    if has_words(forms_of(each, methods.work_of(each, ADAM, SGD)).reply) and getattr(each, "summable", False)
+    if has_words(forms_of(each, methods.work_of(each, ADAM, SGD)).reply) and is_summable(each)
 ]
 
 
@@ -144,6 +144,25 @@ def test_masked_training_is_unmasked_training_bit_for_bit(algorithm, work):
     open_ = train(Averaging(algorithm), make_hospitals(algorithm, work, hidden=False), work)
     hidden = train(algorithm, make_hospitals(algorithm, work, hidden=True), work)
     assert testbed.are_equal(hidden.state.tensors, open_.state.tensors) and hidden.state.facts == open_.state.facts
+
+
+def test_hidden_replies_cross_as_bytes():
+    """As over a wire: the same state as in one process."""
+    hospitals = make_hospitals(FedAvg(), SGD, hidden=True)
+    wired = train(FedAvg(), hospitals, SGD, engine=testbed.SerializingEngine(hospitals))
+    plain = train(FedAvg(), make_hospitals(FedAvg(), SGD, hidden=True), SGD)
+    assert testbed.are_equal(wired.state.tensors, plain.state.tensors)
+
+
+class Heir(FedSGD):
+    """A method that changed what it inherits."""
+
+
+def test_promises_are_not_inherited():
+    """Functions that changed may break them: a package's method says for itself what holds of it."""
+    promises = (is_summable, has_one_model, sends_gradient_sums)
+    assert all(promise(FedSGD()) for promise in promises)
+    assert not any(promise(Heir()) for promise in promises)
 
 
 ONE_MODEL = [each for each in methods.ALL if has_one_model(each)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from federation.algorithm import has_one_model
+from federation.algorithm import has_one_model, sends_gradient_sums
 from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.summing import find_sum_problem
 from pipelines.settings.privacy import PatientLevel
@@ -69,7 +69,7 @@ def _shared_problems(run: RunSettings) -> Iterator[Problem]:
     if not run.train.secure_sum:
         text = "noise can be shared only in a sum of which nobody sees a part; say train: {secure_sum: true}"
         yield Problem(SHARED, text, needs=(SECURE_SUM,))
-    if not any(getattr(method, "shares_noise", False) for method in run.train.methods.values()):
+    if not any(map(sends_gradient_sums, run.train.methods.values())):
         yield Problem(
             SHARED, "no method of this run sends sums of gradients; take fedsgd", needs=(("train", "methods"),)
         )
