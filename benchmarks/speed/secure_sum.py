@@ -9,7 +9,6 @@ discrete Gaussian noise for as many numbers, beside Gaussian noise by torch.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import torch
@@ -31,8 +30,7 @@ SIGMA = 2.0**34
 
 def list_ways(hospitals: int, numbers: int) -> dict[str, Callable[[], object]]:
     """What is timed, by name."""
-    random_bytes = random.Random(0).randbytes
-    pairs = {f"h{number}": make_key_pair(random_bytes) for number in range(hospitals)}
+    pairs = {f"h{number}": make_key_pair() for number in range(hospitals)}
     keys = {name: pair.public for name, pair in pairs.items()}
     reply = Message({"model/w": torch.randn(numbers)}, {"algorithm": {"n": 100}})
     how = {"secret": pairs["h0"].secret, "keys": keys, "site": "h0", "call": Call("speed", 1, "train", {})}
