@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from federation.conversation import load_stored_reply
 from federation.models.cnn import Cnn
+from federation.summing import MASKED
 from flare_processes import PLAIN_RUN, federation
 from harmonize.veto import Limits
 from pipelines.data.images import Slices
 from pipelines.data.sources import NiftiSource
 from pipelines.run import main
+from pipelines.runs.store import DiskFolder
+from privacy.message import from_bytes
 from privacy.release import ledger as ledgers
 from signed_models import finished, public_key, write_signed
 
@@ -74,6 +78,25 @@ def test_a_run_over_flare_is_the_run_in_one_process(tmp_path: Path, monkeypatch:
         assert (far.home(site) / "report.html").exists()
         assert not ledgers.verify_ledger(far.home(site) / "ledger.jsonl")
         assert len(list(ledgers.read_lines(far.home(site) / "ledger.jsonl"))) > 10
+
+
+@pytest.mark.slow
+def test_hidden_sums_over_flare_are_those_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and masks are drawn anew each time, and cancel: the same scores. What is stored of each reply is words."""
+    policy = {"secure_sum": {"hospitals": 3}}
+    sites = {name: {**site, "policy": policy} for name, site in hospitals("a", "b", "c").items()}
+    train = {**SMALL["train"], "secure_sum": True}  # type: ignore[dict-item]
+    config = written(tmp_path, {**SMALL, "sites": sites, "train": train})
+    undisturbed = near(tmp_path, config, monkeypatch)
+    with federation(tmp_path, sites) as far:
+        said, _ = far.submit(config).communicate(timeout=400)
+    runs = tmp_path / "coordinator" / "runs" / "far"
+    assert (runs / "report.html").exists(), said
+    assert outcome(runs)["scores"] == undisturbed["scores"]
+    for site in sites:
+        for folder in far.home(site).glob("conversations/*/fed*"):
+            reply = from_bytes(load_stored_reply(DiskFolder(folder), "train-2"))
+            assert set(reply.tensors) == {MASKED}
 
 
 @pytest.mark.slow
