@@ -252,6 +252,7 @@ def _compute_costs(world: World) -> dict[str, dict[str, Json]]:
             f"all methods together ε = {total.epsilon:.3f} at δ = {total.delta:g} for one patient added or taken away"
         )
         words += f", {other:.3f} for one replaced by another"
+        words += _describe_shared_noise(plans, delta)
         facts: dict[str, Json] = {"methods": methods, "epsilon": total.epsilon, "delta": total.delta}
         facts |= {"replaced": other if math.isfinite(other) else "Infinity"}
         if settings.policy.budget is not None:
@@ -281,6 +282,22 @@ def _compute_costs(world: World) -> dict[str, dict[str, Json]]:
         facts["warnings"] = warnings
         costs_by_site[site] = {**facts, "words": words + _describe_count_cost(settings.policy)}
     return costs_by_site
+
+
+def _describe_shared_noise(plans: Mapping[str, Plan], delta: float) -> str:
+    """Of methods whose noise hospitals share: what they cost if all other hospitals collude; empty without any."""
+    from privacy.dp.accounting import compute_cost  # accountants: seconds
+
+    shared = {label: plan for label, plan in plans.items() if plan.protection.hospitals > 1}
+    if not shared:
+        return ""
+    events = [event for plan in shared.values() for event in plan.events]
+    hospitals = max(plan.protection.hospitals for plan in shared.values())
+    alone = compute_cost(events, delta).epsilon
+    return (
+        f"; σ of {', '.join(shared)} is one hospital's part of noise that {hospitals} share, and ε of it "
+        f"{alone:.3f} if all others tell the coordinator theirs"
+    )
 
 
 def _method_cost_row(label: str, plan: Plan) -> Json:

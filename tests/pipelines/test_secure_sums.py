@@ -182,6 +182,16 @@ def test_without_shared_noise_every_hospital_adds_all_of_it() -> None:
     assert plan_method(config, "g", "a").protection.hospitals == 1
 
 
+def test_a_check_says_what_shared_noise_costs_if_all_others_collude(tmp_path: Path, capfd: Any) -> None:
+    path = tmp_path / "sums.yaml"
+    path.write_text(yaml.safe_dump(settings(name="sums")))
+    assert main([str(path), "--check"]) == Exit.OK
+    text = " ".join("".join(capfd.readouterr()).split())
+    config = check(settings(name="sums"))
+    alone = compute_cost(plan_method(config, "fedsgd", "a").events, 1e-5).epsilon
+    assert f"one hospital's part of noise that 3 share, and ε of it {alone:.3f} if all others tell" in text
+
+
 # A coordinator that asks for more.
 
 IMAGES = Slices(size=16, spacing_mm=4.0)
