@@ -120,7 +120,7 @@ def test_the_ledger_has_both_prices_and_the_policy_says_which_counts(finished: P
 def test_the_statement_says_what_holds_if_all_others_collude(finished: Path) -> None:
     own = (finished / "sites" / "a" / "statement.md").read_text()
     alone = compute_cost(charged_events(finished, "a"), 1e-5).epsilon
-    assert "at most 1 other hospitals work together" in own
+    assert "at most 1 of the other hospitals work together" in own
     assert f"costs ε = {format_loss(round_up(alone))}" in own and "shared: a part of that of 3 hospitals" in own
     assert "sees each reply of this hospital separately" not in own
 
