@@ -65,10 +65,10 @@ TRUST_IN_SUMS = (
     "In lines with shared noise nothing but a sum over at least {hospitals} hospitals left in a readable form: masks "
     "hide each reply, and every hospital adds a part of the noise. Such a guarantee depends on others. The ε above "
     "hold if {assumed}; if all other hospitals work together with the coordinator, what is noised costs ε = {alone}. "
-    "{keys} In all other lines this hospital adds all noise itself, before anything leaves, and the coordinator may see "
-    "the reply alone. The coordinator is assumed to follow the protocol and to examine everything that it receives "
-    "(honest but curious). The guarantee depends on this hospital's machine, its operating system and this program, and "
-    "on a ledger that nobody has modified."
+    "{keys} In all other lines this hospital adds all noise itself, before anything leaves, and the coordinator may "
+    "see the reply alone. The coordinator is assumed to follow the protocol and to examine everything that it receives "
+    "(honest but curious). The guarantee depends on this hospital's machine, its operating system and this program, "
+    "and on a ledger that nobody has modified."
 )
 SIGNED_KEYS = "This hospital verifies that the others signed their keys, by signing keys that its policy names."
 UNSIGNED_KEYS = (
