@@ -125,7 +125,7 @@ def _ask_introductions(
     opening: Mapping[str, Message],
     form: Message,
     *,
-    with_keys: bool,
+    with_keys: bool = False,
 ) -> Outcome:
     """Ask every site for its introduction: the initial state depends on all of them. with_keys: and for the public key
     of a secure sum.

@@ -208,6 +208,7 @@ def test_every_algorithm_trains_every_image_network(algorithm, work, ground):
 def test_only_what_needs_one_label_an_example_refuses_masks():
     assert {one.name for one in methods.ALL} - {one.name for one in methods.fit(testbed.dense_task())} == {
         "dp_head",
+        "fedsgd",
         "fedsld",
         "local_ridge",
         "local_svm",

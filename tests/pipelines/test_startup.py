@@ -109,7 +109,7 @@ def test_looking_after_a_folder_needs_no_torch(tmp_path: Path) -> None:
 
 def test_a_check_needs_no_library_that_draws_translates_or_attacks(tmp_path: Path) -> None:
     """Nor one that reads images; nor torch's compiler, which the classes of torch.optim import. (A configuration with
-    `route` needs it: adaptation is rehearsed.)
+    `route` needs it: adaptation is rehearsed. Floors are rehearsed too, with their features.)
     """
     explained, checked = called(
         tmp_path,
@@ -118,8 +118,9 @@ def test_a_check_needs_no_library_that_draws_translates_or_attacks(tmp_path: Pat
     ).values()
     assert explained[3].startswith("reading heart_disease.yaml\n")
     assert set(explained[1]) == {"torch", "numpy", "pydantic"}
-    # A private synthesis has its noise computed, which takes an accountant, and that SciPy.
-    assert checked[0] == 0 and set(checked[1]) == {"torch", "numpy", "pydantic", "dp_accounting", "scipy"}
+    # A private synthesis has its noise computed, which takes an accountant, and that SciPy; floors take the rest.
+    needed = {"torch", "numpy", "pydantic", "dp_accounting", "scipy", "sklearn", "skimage"}
+    assert checked[0] == 0 and set(checked[1]) == needed
 
 
 def test_the_stages_that_the_help_names_are_those_of_a_run() -> None:
