@@ -9,9 +9,10 @@ expand it by ChaCha20 (RFC 8439) to as many words of 64 bits as are added up. i 
 A key is used for one sum: its derivation names the run, the round, and every hospital of the sum with its public key.
 Where a hospital is missing, the masks do not cancel, and the others' replies are worthless.
 
-Protected: against a coordinator that looks at everything, together with all hospitals of the sum but two. Not
-protected: the sum itself. A coordinator that hands out public keys of its own would see single replies; so a hospital
-signs its key for the run by Ed25519 (RFC 8032), and another one verifies it, if its policy names the signing key.
+Protected: against a coordinator that follows the protocol and looks at everything, together with all hospitals of the
+sum but two. Not protected: the sum itself. A coordinator that hands out public keys of its own would see single
+replies; so a hospital signs its key for the run by Ed25519 (RFC 8032), and another one verifies it, if its policy names
+the signing key.
 """
 
 from __future__ import annotations

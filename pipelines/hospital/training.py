@@ -4,6 +4,7 @@ baseline.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -46,7 +47,7 @@ from pipelines.settings.harmonization import default_scale
 from privacy.dp.access import Access, Split, open_access
 from privacy.dp.capability import restrict_access
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, compose_events, describe_event
-from privacy.message import Call, Json, Message
+from privacy.message import Call, Json, Message, as_mapping, to_bytes
 from privacy.release import ledger as ledgers
 from privacy.release.form import value_or_none
 from privacy.release.gate import PRIVACY, Refused, find_unaffordable, lacks_noise
@@ -59,6 +60,8 @@ HIDDEN = "policy_secure_sum"
 """The refusal code if the policy asks for secure sums, and parameters would leave alone, or in a sum over too few."""
 SECRET = "x25519"  # noqa: S105 - the name of a fact
 """The fact of an introduction's memory with the secret key for the run's secure sums."""
+OF_ONE_SITE = ("cohort", "target", "privacy", "evaluation_noise")
+"""Facts of an opening that may differ between the hospitals of a run."""
 RECIPIENT = "recipient"
 """The fact of a memory with the recipient of the reply committed with it."""
 
@@ -105,7 +108,7 @@ def _take_part(hospital: Hospital, context: Context[Train], request: Request[Tra
     site, events = _build_site(hospital, start, call)
     reply, memory = _participate(hospital, start, site, call, context.message, context.memory)
     if is_hidden:
-        reply = hide_parameters(hospital, start, reply, keys, call)
+        reply = hide_parameters(hospital, start, reply, keys, call, context.message)
     # Only the coordinator gets the last validation loss.
     recipient = COORDINATOR if request.name == FINISH.name else start.recipient
     memory = Message(memory.tensors, {**memory.facts, RECIPIENT: recipient})
@@ -121,9 +124,8 @@ def check_sum(hospital: Hospital, start: Opening, keys: Mapping[str, str], call:
 
     Raises:
         Refused: `stale_round`: a reply to this round has left before; `malformed_keys`: this hospital is not among
-            them, or noise was planned for another number of them;
-            `policy_secure_sum`: they are fewer than the policy asks for, or the policy names signing keys, and keys of
-            this run are not signed by them.
+            them, or noise was planned for another number of them; `policy_secure_sum`: they are fewer than the policy
+            asks for, or the policy names signing keys, and keys of this run are not signed by them.
     """
     needed, planned = hospital.policy.secure_sum, start.protection.hospitals if start.protection is not None else 1
     if hospital.name not in keys or (planned > 1 and len(keys) != planned):
@@ -147,17 +149,18 @@ def check_sum(hospital: Hospital, start: Opening, keys: Mapping[str, str], call:
         )
 
 
-def hide_parameters(hospital: Hospital, start: Opening, reply: Message, keys: Mapping[str, str], call: Call) -> Message:
-    """The reply as words that only their sum over the hospitals of `keys` reveals.
+def hide_parameters(
+    hospital: Hospital, start: Opening, reply: Message, keys: Mapping[str, str], call: Call, received: Message
+) -> Message:
+    """The reply to what was received, as words that only their sum over the hospitals of `keys` reveals.
 
     Raises:
         Refused: `malformed_keys`; `not_summable`: a number is not finite, or too large to be added up.
     """
-    secret = str(load_memory(hospital.conversation(call.run), 0).facts[SECRET])
+    introduced = load_memory(hospital.conversation(call.run), 0).facts
+    secret, terms = str(introduced[SECRET]), _terms_of_sum(start, as_mapping(introduced["opening"]), received)
     try:
-        return hide_reply(
-            start.algorithm, reply, secret=secret, keys=keys, site=hospital.name, call=call, terms=_terms_of_sum(start)
-        )
+        return hide_reply(start.algorithm, reply, secret=secret, keys=keys, site=hospital.name, call=call, terms=terms)
     except Unsummable as error:
         raise Refused("not_summable") from error
     except ValueError as error:
@@ -170,12 +173,17 @@ def _is_released_round(line: Mapping[str, Json], call: Call) -> bool:
     return tuple(line.get(key) for key in ("run", "round", "request", "refused")) == sought
 
 
-def _terms_of_sum(start: Opening) -> Json:
-    """What the other hospitals of a sum must have been told alike: of shared noise how much each adds, to what."""
+def _terms_of_sum(start: Opening, opening: Mapping[str, Json], received: Message) -> Json:
+    """What the hospitals of a sum must have been told alike, or the coordinator could know the others' part in advance:
+    the run's settings, the model that was sent if all get the same, and of shared noise how much each adds, to what.
+    """
+    common = {name: fact for name, fact in opening.items() if name not in OF_ONE_SITE}
+    model = hashlib.sha256(to_bytes(Message(received.tensors))).hexdigest() if has_one_model(start.algorithm) else None
     protection = start.protection
-    if protection is None or protection.hospitals == 1:
-        return None
-    return {"clip": protection.clip, "noise": protection.noise, "hospitals": protection.hospitals}
+    noise: Json = None
+    if protection is not None and protection.hospitals > 1:
+        noise = {"clip": protection.clip, "noise": protection.noise, "hospitals": protection.hospitals}
+    return {"settings": common, "model": model, "noise": noise}
 
 
 def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]:
@@ -238,8 +246,8 @@ def check_affordable_opening(hospital: Hospital, start: Opening, call: Call) -> 
 
     Raises:
         Refused: `policy_secure_sum`: parameters would leave alone; `policy_recipient`: the reply would go to sites too;
-            `malformed_opening`: the work would take too
-        long; or with the code of `need_counts` or of `privacy.release.gate.find_unaffordable`.
+            `malformed_opening`: the work would take too long; or with the code of `need_counts` or of
+            `privacy.release.gate.find_unaffordable`.
     """
     if call.request != "finish" and hospital.policy.secure_sum is not None and not start.secure_sum:
         raise Refused(HIDDEN) from ValueError(

@@ -57,9 +57,9 @@ RANDOMNESS = (
 TRUST = (
     "This hospital adds noise before anything leaves, so the guarantee does not depend on the coordinator or on other "
     "hospitals. The coordinator is assumed to follow the protocol and to examine everything that it receives "
-    "(honest but curious). It sees each reply of this hospital separately: there is no secure aggregation, and no "
-    "noise is added later. The guarantee depends on this hospital's machine, its operating system and this program, "
-    "and on a ledger that nobody has modified."
+    "(honest but curious). It may see each reply of this hospital alone: this guarantee counts on no secure "
+    "aggregation, and no noise is added later. The guarantee depends on this hospital's machine, its operating system "
+    "and this program, and on a ledger that nobody has modified."
 )
 TRUST_IN_SUMS = (
     "In lines with shared noise nothing but a sum over at least {hospitals} hospitals left in a readable form: masks "

@@ -18,10 +18,11 @@ from federation.fedsgd import FedSGD
 from federation.models.mlp import Mlp
 from federation.parameters import prefixed
 from federation.rehearsal import initial_parameters
-from federation.summing import MASKED
+from federation.summing import MASKED, hide_reply
 from federation.task import Task
 from pipelines.coordinator.spending import plan_method
 from pipelines.data.images import Slices
+from pipelines.hospital import training
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import make_worker
 from pipelines.ledger import main as main_of_ledger
@@ -232,8 +233,8 @@ class Site:
         self.public = str(answer.facts.get("key", ""))
         return answer
 
-    def train(self, keys: dict[str, str] | None) -> Message:
-        start = initial_parameters(FedSGD(), TASK, seed=0)
+    def train(self, keys: dict[str, str] | None, scale: float = 1.0) -> Message:
+        start = {name: scale * value for name, value in initial_parameters(FedSGD(), TASK, seed=0).items()}
         asked = {} if keys is None else {"keys": keys}
         tensors = {**prefixed("model", start), **prefixed("mean", start)}
         return self.ask("train", 1, Message(tensors, {"algorithm": {"steps": 0}, "best": None, **asked}))
@@ -283,6 +284,28 @@ def test_a_model_of_one_hospital_does_not_leave_a_run_of_sums(tmp_path: Path) ->
     other = Site(tmp_path / "other")
     other.introduce()
     assert code_of(lambda: other.ask("export", message=question)) == "no_model"
+
+
+def test_a_hospital_that_was_told_something_else_hides_by_other_masks(tmp_path: Path) -> None:
+    """A coordinator that lets the others learn nothing, or from another model, would know their part of the sum."""
+    terms = list[Any]()
+
+    def keep_terms(*given: Any, **named: Any) -> Message:
+        terms.append(named["terms"])
+        return hide_reply(*given, **named)
+
+    slow = {"algorithm": {"name": "fedsgd", "lr": 1.0}}
+    facts: list[dict[str, Any]] = [{}, {}, {"work": {"lr": 1e-9}}, {"seed": 1}, slow]
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(training, "hide_reply", keep_terms)
+        for number, each in enumerate(facts):
+            site = Site(tmp_path / str(number))
+            site.introduce(**each)
+            site.train({"a": site.public, **KEYS})
+        other_model = Site(tmp_path / "model")
+        other_model.introduce()
+        other_model.train({"a": other_model.public, **KEYS}, scale=2.0)
+    assert terms[0] == terms[1] and all(each != terms[0] for each in terms[2:]) and len(terms) == len(facts) + 1
 
 
 def test_one_update_is_masked_for_one_set_of_hospitals(tmp_path: Path) -> None:
