@@ -17,7 +17,7 @@ from evaluation.attacks import (
 from evaluation.choice import describe_guessing, interval_sign, own_scores
 from evaluation.classes import TWO, compare_classes, describe_strange_counting
 from evaluation.harmony import Harmony
-from evaluation.records import Missing, Model, RunPage, SitePage, SplitCount
+from evaluation.records import Missing, Model, OddUpdate, RunPage, SitePage, SplitCount
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import READABLE, Words, format_count, format_list
 from privacy.release.statement import Audit, Statement
@@ -43,6 +43,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
     rejected = {site.site: sum(site.rejected.values()) for site in sites}
     notices = (
         *_missing_notices(page.missing),
+        *_update_notices(page.odd_updates),
         *_cut_off_notices(page.models),
         *_audit_notices([*page.audits, *(s.audit for s in page.statements if s.audit is not None)]),
         *_membership_notices(page.membership),
@@ -99,6 +100,45 @@ def _missing_notices(missing: Sequence[Missing]) -> Iterator[Notice]:
         yield Notice(
             "Missing", f"{times} {format_list(sites)} did not come ({codes}). Results are without them.", "left"
         )
+
+
+DEFENCES = {
+    "mean": "It was merged with its full weight.",
+    "median": "By the median it counted once, like every other.",
+    "trimmed_mean": "The trimmed mean leaves out each number that is largest or smallest.",
+    "krum": "Krum keeps the replies that are nearest to others.",
+    "norm_bounded": "It was shortened before it was merged.",
+}
+"""What a rule of merging did with an update that stands out."""
+
+
+def _update_notices(updates: Sequence[OddUpdate]) -> Iterator[Notice]:
+    """One notice for each hospital and method."""
+    for update in updates:
+        facts = []
+        if update.times:
+            away = " and pointed away from the others'" if update.opposed else ""
+            facts.append(f"its update was up to {update.times:.3g} times the median of all{away}")
+        if update.n:
+            facts.append(f"it said that it has {update.n:,} examples, and had released another number, which was used")
+        remedy = " train.merge: {name: median} limits what one hospital can do." if update.rule == "mean" else ""
+        text = (
+            f"{update.site} in {update.method}, {_format_rounds(update.rounds)}: {'; '.join(facts)}. "
+            f"{DEFENCES[update.rule] if update.times else ''} "
+            "A damaged export or other patients can cause this, and so can an attack: ask the hospital before you use "
+            f"the model.{remedy}"
+        )
+        yield Notice("Update stands out", " ".join(text.split()), "cost")
+
+
+def _format_rounds(rounds: Sequence[int]) -> str:
+    """Rounds in words: `round 3`, `rounds 3 to 9`, `4 rounds from 2 to 17`."""
+    first, last = rounds[0], rounds[-1]
+    if len(rounds) == 1:
+        return f"round {first}"
+    if len(rounds) == last - first + 1:
+        return f"rounds {first} to {last}"
+    return f"{len(rounds)} rounds from {first} to {last}"
 
 
 def _cut_off_notices(models: Iterable[Model]) -> Iterator[Notice]:

@@ -110,6 +110,22 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class OddUpdate:
+    """What stands out in a hospital's updates of a method. rule: by which they were merged. rounds: in which. times:
+    the largest, over the median of all hospitals; 0 = none is too large. opposed: away from the others'. n: a number of
+    examples that it said, and had not released; 0 = none.
+    """
+
+    method: str
+    site: str
+    rule: str
+    rounds: tuple[int, ...]
+    times: float
+    opposed: bool
+    n: int
+
+
+@dataclass(frozen=True)
 class Command:
     """A command for the next step."""
 
@@ -143,7 +159,8 @@ class RunPage:
     hospital should use. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
     each line closes, where there is an oracle. untreated: the external line over which the gains of other lines are
     computed. augmented: hospitals' synthetic training images, if any were asked for. others: code from outside this
-    package. at_home: what federated lines gain over the best that hospitals keep to themselves.
+    package. at_home: what federated lines gain over the best that hospitals keep to themselves. odd_updates: of single
+    hospitals in training. merging: how replies were merged, and whether single ones can be judged, in words.
     """
 
     title: str
@@ -182,6 +199,8 @@ class RunPage:
     augmented: tuple[AugmentedRow, ...] = ()
     others: tuple[OtherCode, ...] = ()
     at_home: AtHome = AtHome()
+    odd_updates: tuple[OddUpdate, ...] = ()
+    merging: str = ""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,13 @@ def is_summable(algorithm: Algorithm) -> bool:
     return _declares(algorithm, "summable")
 
 
+def is_averaging(algorithm: Algorithm) -> bool:
+    """Whether the state depends on the tensors of replies only through their weighted means, so that another rule can
+    take the mean's place (`federation.merging`). A method declares this by a class attribute `averaging`.
+    """
+    return _declares(algorithm, "averaging")
+
+
 def sends_gradient_sums(algorithm: Algorithm) -> bool:
     """Whether nothing of patients leaves, or is remembered, but sums of gradients: hospitals can share their noise. A
     method declares this by a class attribute `shares_noise`.

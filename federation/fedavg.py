@@ -40,6 +40,7 @@ class FedAvg:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fedavg"] = "fedavg"
     weights: Weights = "size"

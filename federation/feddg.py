@@ -60,6 +60,7 @@ class FedDG:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
+    averaging: ClassVar = True
     recipient: ClassVar[Recipient] = "sites"
 
     name: Literal["feddg"] = "feddg"

@@ -45,6 +45,7 @@ class FedDyn:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["feddyn"] = "feddyn"
     alpha: float = 0.1

@@ -44,6 +44,7 @@ class FedOpt:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fedadam", "fedyogi", "fedadagrad"] = "fedadam"
     eta: float = 0.01

@@ -23,6 +23,7 @@ class FedProx:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fedprox"] = "fedprox"
     mu: float = 0.01

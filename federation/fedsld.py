@@ -42,6 +42,7 @@ class FedSld:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fedsld"] = "fedsld"
     share: Literal["batch", "site"] = "batch"

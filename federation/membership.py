@@ -73,6 +73,7 @@ def regroup_sites(
         missing=tuple(lost_reply for lost_reply in last.missing if lost_reply[1] in engine.sites),
         losses={},
         totals={},
+        updates={},
         best=None,
     )
     outcome = _add_new_sites(engine, algorithm, run, outcome, opening, forms, new) if new else outcome

@@ -41,6 +41,7 @@ class Moon:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["moon"] = "moon"
     mu: float = 1.0

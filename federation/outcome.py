@@ -8,7 +8,7 @@ longer than in round 30.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from federation.algorithm import State
@@ -40,7 +40,7 @@ class Outcome:
     round. totals: round -> example-weighted mean of the losses. missing: (round, site, code) of lost replies.
     received: site -> bytes of tensors and facts sent to it. best: the round with the lowest total among the rounds
     that every site with validation patients scored, or None. keys: site -> public key, where replies are hidden in
-    sums (`privacy.secure_sum`).
+    sums (`privacy.secure_sum`). updates: site -> round -> what was measured of its update (`federation.notices`).
     """
 
     state: State
@@ -52,6 +52,7 @@ class Outcome:
     round: int = 0
     received: Mapping[str, int] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
+    updates: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
 
     @property
     def retired_sites(self) -> frozenset[str]:
@@ -104,10 +105,7 @@ def load_outcome(folder: Folder, run: str) -> Outcome | None:
     if gone := [name for name in names if not folder.has(name)]:
         raise Malformed(f"records of earlier rounds are missing: {', '.join(gone)}; restore them, or train anew")
     records = [*(from_bytes(unseal_parts(folder.read(name))).facts for name in names), facts]
-    losses: dict[str, dict[str, Json]] = {}
-    for record in records:
-        for site, series in as_mapping(record["losses"]).items():
-            losses.setdefault(site, {}).update(as_mapping(series))
+    losses, updates = _join_rounds(records, "losses"), _join_rounds(records, "updates")
     best = facts["best"]
     return Outcome(
         state=Message(saved.tensors, as_mapping(facts["state"])),
@@ -124,16 +122,33 @@ def load_outcome(folder: Folder, run: str) -> Outcome | None:
         round=int(str(facts["round"])),
         received={site: int(str(size)) for site, size in as_mapping(facts.get("received")).items()},
         keys={site: str(key) for site, key in as_mapping(facts.get("keys")).items()},
+        updates=updates,
     )
 
 
+def _join_rounds(records: Sequence[Mapping[str, Json]], name: str) -> dict[str, dict[str, Json]]:
+    """Site -> round -> one kind of record, from those of all rounds."""
+    joined: dict[str, dict[str, Json]] = {}
+    for record in records:
+        for site, series in as_mapping(record.get(name)).items():
+            joined.setdefault(site, {}).update(as_mapping(series))
+    return joined
+
+
 def _round_records(outcome: Outcome, first: int, end: int) -> dict[str, Json]:
-    """Losses and lost replies of the rounds from `first` to before `end`."""
+    """Losses, measured updates and lost replies of the rounds from `first` to before `end`."""
     names = [str(number) for number in range(first, end)]
-    losses: dict[str, Json] = {
-        site: {name: series[name] for name in names if name in series} for site, series in outcome.losses.items()
+
+    def select_rounds(series_by_site: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
+        return {
+            site: {name: series[name] for name in names if name in series} for site, series in series_by_site.items()
+        }
+
+    return {
+        "losses": select_rounds(outcome.losses),
+        **({"updates": select_rounds(outcome.updates)} if outcome.updates else {}),
+        "missing": [list(item) for item in outcome.missing if first <= item[0] < end],
     }
-    return {"losses": losses, "missing": [list(item) for item in outcome.missing if first <= item[0] < end]}
 
 
 def _chunk_name(run: str, first: int) -> str:

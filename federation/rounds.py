@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import ClassVar
 
 import torch
 
 from federation.algorithm import Algorithm, State
 from federation.engine import Engine
+from federation.merging import MEAN, Rule
+from federation.notices import Update, add_updates, measure_updates, use_released_counts
 from federation.outcome import Outcome, load_outcome, save_outcome
 from federation.participant import best_round
 from federation.randomness import derive_seed
@@ -65,6 +68,18 @@ def method_schedule(algorithm: Algorithm, schedule: Schedule) -> Schedule:
     return schedule if rounds is None else replace(schedule, rounds=rounds, participation=1.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """How far the coordinator trusts single replies. rule: how they are merged. counts: site -> split -> the examples
+    that the site released; they take the place of numbers in replies, which could be any. secure_sum: the openings ask
+    for hidden replies: only their sum can be read, if every asked site is in it.
+    """
+
+    rule: Rule = MEAN
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    secure_sum: bool = False
+
+
 class QuorumLost(RuntimeError):
     """Too few sites sent a valid reply. The last complete round is saved; the same command resumes from there."""
 
@@ -88,7 +103,7 @@ def conduct_training(
     seed: int,
     folder: Folder,
     between: Callable[[Outcome], None],
-    secure_sum: bool = False,
+    trust: Trust = Trust(),
 ) -> Outcome:
     """Train: introduce, the rounds of `method_schedule`, finish. Resumes from `folder` if it holds this run's state.
 
@@ -96,7 +111,6 @@ def conduct_training(
         opening: site -> message sent with the introduction (settings of this run).
         forms: an introduction and a reply of this algorithm, from a rehearsal; one of another form is malformed.
         between: called after each round, once the state is saved; it may raise to stop the run safely.
-        secure_sum: the openings ask for hidden replies: only their sum can be read, if every asked site is in it.
 
     Raises:
         QuorumLost: too few valid replies; the last complete round is saved.
@@ -104,15 +118,15 @@ def conduct_training(
     schedule = method_schedule(algorithm, schedule)
     outcome = load_outcome(folder, run)
     if outcome is None:
-        outcome = _ask_introductions(engine, algorithm, run, initial, opening, forms.introduction, with_keys=secure_sum)
+        outcome = _ask_introductions(engine, algorithm, run, initial, opening, forms.introduction, trust)
         save_outcome(folder, run, outcome)
     while outcome.round < schedule.rounds:
         between(outcome)
-        outcome = _run_round(engine, algorithm, run, outcome, forms.reply, schedule, seed)
+        outcome = _run_round(engine, algorithm, run, outcome, forms.reply, schedule, seed, trust)
         save_outcome(folder, run, outcome)
     between(outcome)
     if outcome.round == schedule.rounds:
-        outcome = finish_training(engine, algorithm, run, outcome)
+        outcome = finish_training(engine, algorithm, run, outcome, trust=trust)
         save_outcome(folder, run, outcome)
     return outcome
 
@@ -124,22 +138,21 @@ def _ask_introductions(
     initial: Params,
     opening: Mapping[str, Message],
     form: Message,
-    *,
-    with_keys: bool = False,
+    trust: Trust,
 ) -> Outcome:
-    """Ask every site for its introduction: the initial state depends on all of them. with_keys: and for the public key
-    of a secure sum.
+    """Ask every site for its introduction, since the initial state depends on all of them; and for the public key of a
+    secure sum.
     """
 
     def find_problem(reply: Message) -> str | None:
-        lacks_key = with_keys and not isinstance(reply.facts.get(KEY), str)
+        lacks_key = trust.secure_sum and not isinstance(reply.facts.get(KEY), str)
         return MALFORMED if lacks_key else find_introduction_problem(reply, form)
 
     call = Call(run, 0, "introduce", {})
     replies, missing = ask_all(engine, call, opening, find_problem)
     if missing:
         raise QuorumLost(run, 0, missing)
-    introductions = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in replies.items()}
+    introductions = use_released_counts(_unwrap_messages(replies), trust.counts)
     try:
         state = algorithm.start(initial, introductions)
     except Exception:
@@ -147,18 +160,26 @@ def _ask_introductions(
         if not spoilt:
             raise
         raise QuorumLost(run, 0, spoilt) from None
-    keys = {site: str(reply.facts[KEY]) for site, reply in replies.items()} if with_keys else {}
+    keys = {site: str(reply.facts[KEY]) for site, reply in replies.items()} if trust.secure_sum else {}
     return Outcome(state, {}, {}, {}, keys=keys)
 
 
 def _run_round(
-    engine: Engine, algorithm: Algorithm, run: str, last: Outcome, template: Message, schedule: Schedule, seed: int
+    engine: Engine,
+    algorithm: Algorithm,
+    run: str,
+    last: Outcome,
+    template: Message,
+    schedule: Schedule,
+    seed: int,
+    trust: Trust,
 ) -> Outcome:
     number = last.round + 1
     active = tuple(site for site in engine.sites if site not in last.retired_sites)
-    if not active and not last.merged:
-        raise QuorumLost(run, number, dict.fromkeys(engine.sites, BUDGET))
-    if not active:  # every site has retired: the current model is final
+    too_few = len(active) < trust.rule.fewest
+    if too_few and not last.merged:
+        raise QuorumLost(run, number, dict.fromkeys(last.retired_sites or engine.sites, BUDGET))
+    if too_few:  # so many sites have retired that the current model is final
         return replace(last, round=schedule.rounds)
     asked_sites = sample_sites(active, schedule.participation, derive_seed(seed, "participation", number))
     call = Call(run, number, "train", last.merged)
@@ -169,13 +190,14 @@ def _run_round(
     form = masked_form(template) if hidden else template
     codes = {site: find_reply_problem(reply, form) for site, reply in replies.items()}
     good = {site: reply for site, reply in sorted(replies.items()) if codes[site] is None}
-    if hidden:
-        is_complete = good.keys() == keys.keys()
-        state, spoilt = _merge_sum(algorithm, last.state, good, template) if is_complete else (last.state, {})
-    else:
-        is_complete = True
-        parts = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in good.items()}
-        state, spoilt = _merge_replies(algorithm, last.state, parts)
+    is_complete = good.keys() == keys.keys() if hidden else len(good) >= trust.rule.fewest
+    state, spoilt, updates = last.state, dict[str, str](), dict[str, Update]()
+    if is_complete and hidden:
+        state, spoilt = _merge_sum(algorithm, last.state, good, template)
+    elif is_complete:
+        parts = use_released_counts(_unwrap_messages(good), trust.counts)
+        state, spoilt = _merge_replies(algorithm, last.state, parts, messages, trust.rule)
+        updates = measure_updates(good, messages, trust.counts)
     codes |= spoilt
     good = {site: reply for site, reply in sorted(replies.items()) if codes[site] is None}
     lost = {**missing, **{site: why for site, why in codes.items() if why is not None}}
@@ -186,10 +208,24 @@ def _run_round(
     received = add_sent_bytes(last.received, messages)
     if not good:  # all asked sites retired: repeat the round with others
         return replace(last, missing=last.missing + gone, received=received)
-    seen = _add_losses(last, good, number - 1)
-    # Masks of an incomplete sum do not cancel. The round is lost, and the next one asks for new replies.
+    seen = _add_losses(last, good, number - 1, trust)
+    # Masks of an incomplete sum do not cancel, and a rule needs its number of replies. The round is lost, and the next
+    # one asks for new replies.
     merged = {**last.merged, **dict.fromkeys(good if is_complete else (), number)}
-    return replace(seen, state=state, merged=merged, missing=last.missing + gone, round=number, received=received)
+    return replace(
+        seen,
+        state=state,
+        merged=merged,
+        missing=last.missing + gone,
+        round=number,
+        received=received,
+        updates=add_updates(last.updates, updates, number),
+    )
+
+
+def _unwrap_messages(replies: Mapping[str, Message]) -> dict[str, Message]:
+    """What the method said in each reply."""
+    return {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in replies.items()}
 
 
 def _merge_sum(
@@ -208,7 +244,9 @@ def _merge_sum(
     return state, dict.fromkeys(replies, code)
 
 
-def _merge_replies(algorithm: Algorithm, state: State, parts: Mapping[str, Message]) -> tuple[State, dict[str, str]]:
+def _merge_replies(
+    algorithm: Algorithm, state: State, parts: Mapping[str, Message], sent: Mapping[str, Message], rule: Rule
+) -> tuple[State, dict[str, str]]:
     """The state with these replies; and the sites whose replies the method cannot take, with their code.
 
     A reply of the right form may still hold what the method cannot compute with. Then each is merged alone, and those
@@ -217,13 +255,14 @@ def _merge_replies(algorithm: Algorithm, state: State, parts: Mapping[str, Messa
     if not parts:
         return state, {}
     try:
-        return algorithm.merge(state, parts), {}
+        return algorithm.merge(state, rule.combine(parts, sent)), {}
     except Exception:
         spoilt = _find_spoilt_sites(lambda replies: algorithm.merge(state, replies), parts)
         if not spoilt:
             raise
     good = {site: reply for site, reply in parts.items() if site not in spoilt}
-    return (algorithm.merge(state, good) if good else state), spoilt
+    enough = len(good) >= rule.fewest
+    return (algorithm.merge(state, rule.combine(good, sent)) if enough else state), spoilt
 
 
 def _find_spoilt_sites(work: Callable[[Mapping[str, Message]], object], parts: Mapping[str, Message]) -> dict[str, str]:
@@ -237,7 +276,15 @@ def _find_spoilt_sites(work: Callable[[Mapping[str, Message]], object], parts: M
     return codes if len(codes) < len(parts) else {}
 
 
-def finish_training(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, *, scored: bool = True) -> Outcome:
+def finish_training(
+    engine: Engine,
+    algorithm: Algorithm,
+    run: str,
+    last: Outcome,
+    *,
+    scored: bool = True,
+    trust: Trust = Trust(),
+) -> Outcome:
     """Send the final model to every site. All must receive it; a repeated request costs a site no new work.
     A site that answered has it: if its score is malformed, only that is left out.
 
@@ -255,7 +302,7 @@ def finish_training(engine: Engine, algorithm: Algorithm, run: str, last: Outcom
     if lost := {site: code for site, code in missing.items() if code not in WRONG}:
         raise QuorumLost(run, number, lost)
     gone = tuple((number, site, code) for site, code in sorted(missing.items()))
-    seen = _add_losses(last, replies, number - 1)
+    seen = _add_losses(last, replies, number - 1, trust)
     return replace(seen, missing=last.missing + gone, round=number, received=add_sent_bytes(last.received, messages))
 
 
@@ -301,14 +348,21 @@ def sample_sites(sites: tuple[str, ...], share: float, seed: int) -> tuple[str, 
     return tuple(sorted(sites[i] for i in order[:count]))
 
 
-def _add_losses(last: Outcome, replies: Mapping[str, Message], round_: int) -> Outcome:
+def _add_losses(last: Outcome, replies: Mapping[str, Message], round_: int, trust: Trust) -> Outcome:
     """The outcome with the validation losses that the sites measured of the model after `round_`."""
     losses = {site: dict(series) for site, series in last.losses.items()}
-    sizes = {site: n for site, r in replies.items() if isinstance(n := r.facts.get("n"), int) and n > 0}
+    sizes = {
+        site: trust.counts.get(site, {}).get("validation", n)
+        for site, r in replies.items()
+        if isinstance(n := r.facts.get("n"), int) and n > 0
+    }
     for site in sizes:
         losses.setdefault(site, {})[str(round_)] = replies[site].facts["loss"]
-    weighted = sum(n * float(str(replies[site].facts["loss"])) for site, n in sizes.items())
-    totals = {**last.totals, str(round_): weighted / sum(sizes.values())} if sizes else dict(last.totals)
+    values = {site: float(str(replies[site].facts["loss"])) for site in sizes}
+    total = sum(n * values[site] for site, n in sizes.items()) / max(1, sum(sizes.values()))
+    if trust.rule.name != MEAN.name and values:  # one false loss could choose the round for everybody
+        total = median(values.values())
+    totals = {**last.totals, str(round_): total} if sizes else dict(last.totals)
     # Only rounds scored by the same sites are comparable: a round scored by an easy site alone would look best.
     comparable_totals = {
         name: loss for name, loss in totals.items() if all(name in series for series in losses.values())

@@ -39,6 +39,7 @@ class Scaffold:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["scaffold"] = "scaffold"
     global_lr: float = 1.0

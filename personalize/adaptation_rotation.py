@@ -75,6 +75,7 @@ class FedTurns:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fedavg_turns"] = "fedavg_turns"
     rotation: float = 1.0

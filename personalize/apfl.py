@@ -44,6 +44,7 @@ class Apfl:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["apfl"] = "apfl"
     alpha: float = 0.5

@@ -64,6 +64,7 @@ class CusFL:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    averaging: ClassVar = True
 
     name: Literal["cusfl"] = "cusfl"
     r: float = 0.5

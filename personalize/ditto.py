@@ -36,6 +36,7 @@ class Ditto:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["ditto"] = "ditto"
     lam: float = 1.0

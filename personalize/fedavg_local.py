@@ -24,6 +24,7 @@ class FedAvgLocal:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fedavg_local"] = "fedavg_local"
     weights: Weights = "size"

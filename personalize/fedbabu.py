@@ -29,6 +29,7 @@ class FedBabu:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fedbabu"] = "fedbabu"
     weights: Weights = "size"

@@ -35,6 +35,7 @@ class FedRep:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fedrep"] = "fedrep"
     head_epochs: int = 10

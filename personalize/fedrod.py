@@ -39,6 +39,7 @@ class FedRod:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fedrod"] = "fedrod"
     gamma: float = 1.0

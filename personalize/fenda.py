@@ -50,6 +50,7 @@ class Fenda:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fenda"] = "fenda"
     weights: Weights = "size"

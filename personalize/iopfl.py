@@ -34,6 +34,7 @@ class IopFL:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["iopfl"] = "iopfl"
     tau: float = 0.9

@@ -42,6 +42,7 @@ class MoE:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["moe"] = "moe"
     gate: float | None = None

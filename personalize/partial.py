@@ -54,6 +54,7 @@ class Partial:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["fedper", "lg_fedavg", "fedbn", "splitnn", "private_intercept"] = "fedper"
     weights: Weights | None = None

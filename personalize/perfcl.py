@@ -41,6 +41,7 @@ class PerFCL:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["perfcl"] = "perfcl"
     weights: Weights = "size"

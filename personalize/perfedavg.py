@@ -40,6 +40,7 @@ class PerFedAvg:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["perfedavg"] = "perfedavg"
     alpha: float = 0.01

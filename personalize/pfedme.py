@@ -42,6 +42,7 @@ class PFedMe:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
+    averaging: ClassVar = True
 
     name: Literal["pfedme"] = "pfedme"
     lam: float = 15.0

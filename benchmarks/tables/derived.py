@@ -108,6 +108,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "one-message-phantom": one_message_phantom,
     "own-norms": of_one("studies.own_norms", "own_norms"),
     "partitions": partitions,
+    "poisoned": of_one("studies.poisoned", "poisoned"),
     "prompts": of_one("studies.prompts", "prompts"),
     "public-start": of_one("studies.public_start", "public_start"),
     "recommendation": recommendation,

@@ -16,6 +16,7 @@ from federation.algorithm import Algorithm
 from federation.conversation import answer_once, load_memory
 from federation.descent import Site, Work
 from federation.engine import Answers, InProcess, Worker
+from federation.merging import MEAN, Rule
 from federation.models.cnn import Norm
 from federation.models.mlp import Mlp, MlpModule
 from federation.models.unet import UNet
@@ -23,7 +24,7 @@ from federation.outcome import Outcome
 from federation.participant import answer_training_call, prune_models
 from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import Forms, initial_parameters, rehearse_forms
-from federation.rounds import Schedule, conduct_training
+from federation.rounds import Schedule, Trust, conduct_training
 from federation.summing import KEY, KEYS, hide_reply
 from federation.task import Kind, Output, Task, overlap_loss
 from privacy.dp.access import Access, Rows, Split, open_access
@@ -289,9 +290,11 @@ def train(
     between: Callable[[Outcome], None] = lambda outcome: None,
     run: str = "law",
     secure_sum: bool = False,
+    rule: Rule = MEAN,
+    counts: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Outcome:
     """A whole run. engine: to the hospitals, if not directly; folder: the coordinator's disk; between: after rounds.
-    secure_sum: replies are hidden in sums; then every hospital has `keys`.
+    secure_sum: replies are hidden in sums; then every hospital has `keys`. rule, counts: as `federation.rounds.Trust`.
     """
     initial, forms = build_opening(cast(Hashable, algorithm), task, work, torch.get_default_dtype())
     return conduct_training(
@@ -305,7 +308,7 @@ def train(
         seed=0,
         folder=folder or MemoryFolder(),
         between=between,
-        secure_sum=secure_sum,
+        trust=Trust(rule=rule, counts=counts or {}, secure_sum=secure_sum),
     )
 
 

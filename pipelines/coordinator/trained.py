@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from federation.notices import StrangeUpdates
 from pipelines.runs.listing import list_paths
 from pipelines.runs.store import MANIFEST
 from pipelines.settings.learning import name_training
 
-OPTIONAL = ("start", "last", "same_as", "training")
+OPTIONAL = ("start", "last", "same_as", "training", "strange")
 
 
 class Matrix(TypedDict):
@@ -33,7 +34,7 @@ class TrainedMethod:
     the site got that got most. between: matrices between sites. start: what hospitals hear of the start; None: random
     numbers. last: the last round, of a training that sites may leave and join. same_as: the method whose
     training this is, because every hospital refused the translation that would tell them apart. training: its number,
-    where a method is trained several times; None: the first.
+    where a method is trained several times; None: the first. strange: updates to point out; None: there are none.
     """
 
     label: str
@@ -52,6 +53,7 @@ class TrainedMethod:
     last: int | None = None
     same_as: str | None = None
     training: int | None = None
+    strange: list[StrangeUpdates] | None = None
 
 
 _FILE = TypeAdapter(TrainedMethod)
@@ -61,6 +63,8 @@ def write_trained(folder: Path, method: TrainedMethod) -> None:
     """Write a method as `<label>.json` into the artifact of the stage `train`."""
     facts = {field.name: getattr(method, field.name) for field in fields(method)}
     written_facts = {name: value for name, value in facts.items() if name not in OPTIONAL or value is not None}
+    if method.strange is not None:
+        written_facts["strange"] = [asdict(strange) for strange in method.strange]
     (folder / f"{name_training(method.label, method.training)}.json").write_text(json.dumps(written_facts, indent=1))
 
 

@@ -22,6 +22,7 @@ from pipelines.settings.checks import (
     augment,
     features,
     harmonization,
+    merging,
     methods,
     partition,
     privacy,
@@ -64,6 +65,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     track.problems,
     privacy.problems,
     sums.problems,
+    merging.problems,
     harmonization.problems,
     augment.problems,
 )

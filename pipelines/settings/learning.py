@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 from pydantic import Field
 
 from federation.descent import Work
+from federation.merging import MEAN, Krum, Mean, Median, NormBounded, Rule, TrimmedMean
 from federation.models import NamedModel
 from federation.participant import Checkpoint
 from federation.pretraining import Pretrained
@@ -24,6 +25,7 @@ from privacy.attacks.inversion import Inversion
 from privacy.settings_error import Problem, out_of_range, problems_of, refuse, unmet
 
 AnyStart: TypeAlias = Annotated[Pretrained | Weights, Field(discriminator="name")]
+AnyRule: TypeAlias = Annotated[Mean | Median | TrimmedMean | Krum | NormBounded, Field(discriminator="name")]
 FORBID: dict[str, Any] = {"extra": "forbid"}
 MISSING_SHARE = math.nan
 """Marks a missing share; compared by identity. Its value follows from the other shares."""
@@ -95,7 +97,8 @@ class Training:
     `harmonize.translate`, or of `augment`, in which a method trains, if not on images as they were read. start: how
     networks begin, null = with random numbers; method_start: label -> a method's start, if another. secure_sum: the
     coordinator sees sums over hospitals and no hospital's parameters (`privacy.secure_sum`). repeats: how often each
-    method is trained, with other seeds on the same patients: the page's intervals are then over trainings too.
+    method is trained, with other seeds on the same patients: the page's intervals are then over trainings too. merge:
+    how replies become one model, for all methods; method_merge: label -> another rule (`federation.merging`).
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -110,6 +113,8 @@ class Training:
     method_start: Mapping[str, AnyStart | None] = field(default_factory=dict)
     repeats: int = 1
     secure_sum: bool = False
+    merge: AnyRule = MEAN
+    method_merge: Mapping[str, AnyRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = label_problems(self.methods, "methods") + out_of_range(self, repeats=(1, MOST_TRAININGS))
@@ -120,7 +125,7 @@ class Training:
         ]
         problems += [
             Problem((group, label), f"no such method; methods are {', '.join(self.methods)}")
-            for group in ("method_work", "method_model", "method_images", "method_start")
+            for group in ("method_work", "method_model", "method_images", "method_start", "method_merge")
             for label in sorted(set(getattr(self, group)) - set(self.methods))
             if self.methods
         ]
@@ -134,6 +139,10 @@ class Training:
     def start_of(self, label: str) -> Pretrained | Weights | None:
         """How a method's network begins; None: with random numbers."""
         return self.method_start.get(label, self.start)
+
+    def rule_of(self, label: str) -> Rule:
+        """How the replies of a method are merged."""
+        return self.method_merge.get(label, self.merge)
 
 
 def list_trainings(repeats: int) -> tuple[int | None, ...]:

@@ -54,6 +54,7 @@ from pipelines.coordinator.report.external_sites import list_outside_counts as o
 from pipelines.coordinator.report.figures import Tables, draw_figures, read_floor, read_tables
 from pipelines.coordinator.report.gap import find_untreated_line, list_oracle_comparisons
 from pipelines.coordinator.report.harmonization import build_harmony
+from pipelines.coordinator.report.merging import describe_merging, list_odd_updates
 from pipelines.coordinator.report.methods import (
     build_inversion_rows,
     build_membership_row,
@@ -80,7 +81,7 @@ from privacy.message import Json, as_list, as_mapping
 from privacy.release.statement import Statement, from_json
 from privacy.release.statement_markdown import render_markdown
 
-VERSION = 27
+VERSION = 28
 
 
 def settings(world: World) -> Json:
@@ -109,12 +110,11 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         add_floor(tables, evaluated.floor), reference=reference, measures=scored, repeats=evaluated.repeats
     )
     replies = ask_sites(world, inputs, lines, heard, asked, VERSION, select_figure_sites(rows))
-    external, everybody = ask_outside(world, inputs, VERSION), dict(sorted(replies.items()))
-    everybody |= external
+    external = ask_outside(world, inputs, VERSION)
+    everybody = dict(sorted(replies.items())) | external
     (out / SITES).write_text(json.dumps({site: reply.page for site, reply in everybody.items()}))
     routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
-    untouched = find_untreated_line(config)
-    untouched = untouched if untouched in routed else None
+    untouched = line if (line := find_untreated_line(config)) in routed else None
     outside = outside_rows(routed, scored, untouched)
     shares = gap_rows(tables, list_oracle_comparisons(config), DICE if structures else AUC)
     usable, words = list_models(world, trained, replies), words_of_kind(config.images.kind)
@@ -157,9 +157,10 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         augmented=list_augmentation_rows(world, inputs),
         others=tuple(OtherCode(*origin[:3]) for origin in list_origins(config)),
         at_home=at_home,
+        odd_updates=tuple(list_odd_updates(world, trained)),
+        merging=describe_merging(world, trained),
     )
-    _write_statements(everybody, statements, out)
-    _write_page(page, out)
+    _write_page(page, everybody, out)
     return {"report": PAGE, "scores": len(rows)}
 
 
@@ -173,8 +174,9 @@ def _name_references(named: str | None, at_home: AtHome, tables: Tables) -> tupl
     return usable, named if named or at_home.home_floors else usable
 
 
-def _write_page(page: RunPage, out: Path) -> None:
-    """Write the page, and what it holds for other programs."""
+def _write_page(page: RunPage, replies: Mapping[str, Reported], out: Path) -> None:
+    """Write the page, what it holds for other programs, and hospitals' statements."""
+    _write_statements(replies, page.statements, out)
     (out / PAGE).write_text(render_coordinator_page(page))
     (out / "scores.csv").write_text(scores_csv((*page.scores, *page.outside)))
     write_results(out, page)

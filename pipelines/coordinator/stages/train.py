@@ -12,13 +12,15 @@ from typing import Literal, NamedTuple, cast
 
 from federation.engine import Engine
 from federation.membership import is_separable, regroup_sites
+from federation.merging import MEAN
+from federation.notices import find_strange_updates
 from federation.outcome import Outcome, load_outcome
 from federation.parameters import count_values, section
 from federation.pretraining import start_task_with
 from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters, rehearse_forms
-from federation.rounds import conduct_training, method_schedule
-from pipelines.coordinator.artifacts import CENTRAL
+from federation.rounds import Trust, conduct_training, method_schedule
+from pipelines.coordinator.artifacts import CENTRAL, read_counts
 from pipelines.coordinator.conversations import build_opening, pooled_engine, task_facts
 from pipelines.coordinator.paid_before import check_nothing_lost
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
@@ -28,9 +30,11 @@ from pipelines.loader.overrides import override_settings
 from pipelines.loader.validation import to_plain
 from pipelines.requests.asking import ask
 from pipelines.requests.holds import HOLDS, Held, Holds
+from pipelines.requests.ingest import Counted, CountedOnce
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import DiskFolder, digest_json, short_digest
+from pipelines.settings.harmonization import RAW
 from pipelines.settings.image_spaces import image_space, start_name
 from pipelines.settings.learning import list_trainings, name_training
 from privacy.message import Json, Malformed, Message, Params, as_list, from_bytes
@@ -86,7 +90,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
                 trained[label] = replace(trained[twin], label=label, space=space, same_as=twin)
             else:
                 begin, cohorts = read_start(world, inputs, label), read_cohorts_of_method(world.config, inputs, label)
-                trained[label] = train_method(seeded, label, cohorts, report_progress, begin)
+                counts = count_examples(world, inputs, label)
+                trained[label] = train_method(seeded, label, cohorts, report_progress, begin, counts)
                 trained[label] = replace(trained[label], training=training)
             write_trained(out, trained[label])
             before += rounds_of_method
@@ -139,10 +144,32 @@ def read_start(world: World, inputs: Mapping[str, Path], label: str) -> Start | 
     return Start(params, json.loads((inputs["pretrain"] / f"{name}.json").read_text()))
 
 
+def count_examples(world: World, inputs: Mapping[str, Path], label: str) -> dict[str, dict[str, int]]:
+    """Site -> split -> the examples that it released, as the method counts them; none where synthetic images are added,
+    or where images are counted otherwise than in training.
+    """
+    config = world.config
+    translated = {} if config.harmonize is None else config.harmonize.translate
+    if config.train.methods[label].name == CENTRAL or image_space(config, label) not in (RAW, *translated):
+        return {}
+    unit: Literal["images", "patients"] = "images" if config.privacy == "none" else "patients"
+    exact = Counted if config.privacy == "none" else CountedOnce
+    return {
+        site: {split: counted.splits[split][unit] for split in counted.splits}
+        for site, counted in read_counts(inputs["ingest"]).items()
+        if isinstance(counted, exact)
+    }
+
+
 def train_method(
-    world: World, label: str, cohorts: Cohorts, report_progress: Callable[[int], None], begin: Start | None
+    world: World,
+    label: str,
+    cohorts: Cohorts,
+    report_progress: Callable[[int], None],
+    begin: Start | None,
+    counts: Mapping[str, Mapping[str, int]],
 ) -> TrainedMethod:
-    """Train one method, continuing where an earlier run of the same settings stopped."""
+    """Train one method, continuing where an earlier run of the same settings stopped. counts: of `count_examples`."""
     config, algorithm = world.config, world.config.train.methods[label]
     rounds = method_schedule(algorithm, config.train.schedule).rounds
     engine, site_cohorts = world.engine, cohorts
@@ -186,23 +213,36 @@ def train_method(
         seed=config.seed,
         folder=folder,
         between=check_and_report,
-        secure_sum=config.train.secure_sum,
+        trust=Trust(
+            rule=MEAN if algorithm.name == CENTRAL else config.train.rule_of(label),
+            counts=counts,
+            secure_sum=config.train.secure_sum,
+        ),
     )
+    return _summarize_training(world, label, name, outcome, count_values(initial), begin)
+
+
+def _summarize_training(
+    world: World, label: str, conversation: str, outcome: Outcome, parameters: int, begin: Start | None
+) -> TrainedMethod:
+    """What later stages know of a training."""
+    config, algorithm = world.config, world.config.train.methods[label]
     return TrainedMethod(
         label=label,
         name=algorithm.name,
         space=image_space(config, label),
-        train_run=name,
-        rounds=rounds,
+        train_run=conversation,
+        rounds=method_schedule(algorithm, config.train.schedule).rounds,
         best=outcome.best,
         losses=cast("Mapping[str, Mapping[str, float | None]]", outcome.losses),
         totals=cast("Mapping[str, float]", outcome.totals),
         missing=[*outcome.missing],
-        parameters=count_values(initial),
+        parameters=parameters,
         received=max(outcome.received.values(), default=0),
         between=read_matrices(outcome.state),
         start=None if begin is None else begin.told,
         last=outcome.round if is_separable(algorithm) else None,
+        strange=[*find_strange_updates(outcome.updates)] or None,
     )
 
 
@@ -378,6 +418,7 @@ def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start 
         **task_facts(config),
         **({} if begin is None else {"start": begin.told}),
         **({"secure_sum": True} if config.train.secure_sum else {}),
+        **({} if (rule := config.train.rule_of(label)).name == MEAN.name else {"merge": to_plain(rule)}),
         "cohorts": {site: [cohort.cohort, cohort.sha256] for site, cohort in cohorts.items()},
     }
 

@@ -1,0 +1,169 @@
+"""What the coordinator measures of single hospitals' updates, and what it points out to people.
+
+A notice is no verdict. An honest hospital with other patients may send another update, and an attacker who knows the
+limits stays within them: poisoned labels and patient backdoors are within. The limits are far above what honest
+federations of every method show (docs/results/poisoned.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from federation.merging import DIFFERENCES, Replies, reference_of
+from privacy.message import Json, Message, as_mapping
+
+Counts = Mapping[str, Mapping[str, int]]
+"""Site -> split -> the number of examples that it released."""
+FEWEST = 4
+"""With fewer hospitals nothing is pointed out: of three, two who agree may be the two who are wrong."""
+LARGEST = 5.0
+"""How many times the median an update may be before it is pointed out."""
+STATISTICS = ("running_mean", "running_var")
+"""How names of a norm's running statistics end. They are of scanners, and are judged apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """One hospital's update in one round, beside those of the others.
+
+    size: its Euclidean norm over the median of all. A hospital with more patients takes more steps in an epoch, so that
+    of one with r > 1 times the median number of released examples is divided by r. statistics: the same of running
+    statistics of norms. cosine: with the median of all updates, taken for each number. n: of examples, as the reply
+    says, if the hospital released another number; None: it does not.
+    """
+
+    size: float
+    statistics: float
+    cosine: float
+    n: int | None = None
+
+
+def use_released_counts(parts: Replies, counts: Counts) -> dict[str, Message]:
+    """What methods say, with the released number of training examples in place of theirs (fact `n`)."""
+    return {
+        site: Message(part.tensors, {**part.facts, "n": counts[site]["train"]})
+        if "n" in part.facts and "train" in counts.get(site, {})
+        else part
+        for site, part in parts.items()
+    }
+
+
+def measure_updates(replies: Replies, sent: Replies, counts: Counts) -> dict[str, Update]:
+    """Site -> its update in a round. replies: as they came, of one form; sent: what their sites got before."""
+    form = next(iter(replies.values())).tensors
+    names = [n for n, like in form.items() if like.is_floating_point() and not n.startswith(DIFFERENCES)]
+    if not names:
+        return {}
+    square = {part: torch.zeros(len(replies), dtype=torch.float64) for part in (False, True)}
+    dot, center_square = torch.zeros(len(replies), dtype=torch.float64), 0.0
+    for name in names:
+        updates = _stack_updates(name, replies, sent)
+        is_statistic = name.endswith(STATISTICS)
+        square[is_statistic] += updates.square().sum(dim=1)
+        if not is_statistic:
+            center = updates.median(dim=0).values
+            dot += updates @ center
+            center_square += float(center.square().sum())
+    per_patient = _relate_counts(replies, counts)
+    size, statistics = (_relate_to_median(values.sqrt().tolist(), per_patient) for values in square.values())
+    length = (square[False] * center_square).sqrt()
+    cosine = torch.where(length > 0, dot / length.clamp(min=math.ulp(0.0)), 0.0).clamp(-1, 1).tolist()
+    return {
+        site: Update(size=size[k], statistics=statistics[k], cosine=cosine[k], n=_find_false_count(reply, site, counts))
+        for k, (site, reply) in enumerate(replies.items())
+    }
+
+
+def _stack_updates(name: str, replies: Replies, sent: Replies) -> Tensor:
+    """(K, numbers) float64: one tensor of each reply minus what it began as."""
+    tensors = {site: reply.tensors[name] for site, reply in replies.items()}
+    return torch.stack([(t.double() - reference_of(name, t, sent[site])).flatten() for site, t in tensors.items()])
+
+
+def _relate_counts(replies: Replies, counts: Counts) -> list[float]:
+    """Each hospital's released number of training examples over their median, at least 1; 1 where it is not known."""
+    numbers = [counts.get(site, {}).get("train", 0) for site in replies]
+    middle = median([n for n in numbers if n] or [1])
+    return [max(1.0, n / middle) for n in numbers]
+
+
+def _relate_to_median(norms: Sequence[float], per_patient: Sequence[float]) -> list[float]:
+    """Norms over their median and over the hospital's relative number of patients; 0 where the median is 0."""
+    middle = median(norms)
+    return [norm / middle / r if middle > 0 else 0.0 for norm, r in zip(norms, per_patient, strict=True)]
+
+
+def _find_false_count(reply: Message, site: str, counts: Counts) -> int | None:
+    """A number of examples in a reply that is not the released one; None: there is none."""
+    released = counts.get(site, {})
+    pairs = [
+        (as_mapping(reply.facts["algorithm"]).get("n"), released.get("train")),
+        (reply.facts.get("n") or None, released.get("validation")),
+    ]
+    return next((n for n, exact in pairs if isinstance(n, int) and exact is not None and n != exact), None)
+
+
+def add_updates(
+    known: Mapping[str, Mapping[str, Json]], updates: Mapping[str, Update], round_: int
+) -> dict[str, Mapping[str, Json]]:
+    """Records of updates by site and round, with those of one more round. Of numbers that agree nothing is recorded."""
+    records: dict[str, Json] = {
+        site: {name: value for name, value in asdict(update).items() if value is not None}
+        for site, update in updates.items()
+    }
+    return {**known, **{site: {**known.get(site, {}), str(round_): record} for site, record in records.items()}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrangeUpdates:
+    """What is pointed out of one hospital's updates. times: the largest size of these rounds; 0 = nothing of size.
+    n: the largest false number of examples; 0 = none. opposed: whether most of the large updates point away from the
+    others'.
+    """
+
+    site: str
+    rounds: tuple[int, ...]
+    times: float
+    n: int = 0
+    opposed: bool = False
+
+
+def find_strange_updates(records: Mapping[str, Mapping[str, Json]]) -> tuple[StrangeUpdates, ...]:
+    """What to point out of the updates of a training. records: as `add_updates` gives them."""
+    return tuple(_find_strange(records))
+
+
+def _find_strange(records: Mapping[str, Mapping[str, Json]]) -> Iterator[StrangeUpdates]:
+    """One result for each hospital with a strange update, in the order of their names."""
+    updates = {
+        site: {int(number): _read_update(record) for number, record in series.items()}
+        for site, series in sorted(records.items())
+    }
+    taking_part = Counter(number for series in updates.values() for number in series)
+    for site, series in updates.items():
+        judged = {number: update for number, update in series.items() if taking_part[number] >= FEWEST}
+        sizes = {number: max(u.size, u.statistics) for number, u in judged.items()}
+        large = {number: size for number, size in sizes.items() if size > LARGEST}
+        false = {number: update.n for number, update in series.items() if update.n is not None}
+        if large or false:
+            yield StrangeUpdates(
+                site=site,
+                rounds=tuple(sorted({*large, *false})),
+                times=max(large.values(), default=0.0),
+                n=max(false.values(), default=0),
+                opposed=bool(large) and median(judged[number].cosine for number in large) < 0,
+            )
+
+
+def _read_update(record: Json) -> Update:
+    """An update from its record."""
+    facts = as_mapping(record)
+    size, statistics, cosine = (float(str(facts[name])) for name in ("size", "statistics", "cosine"))
+    return Update(size=size, statistics=statistics, cosine=cosine, n=int(str(facts["n"])) if "n" in facts else None)

@@ -1,0 +1,62 @@
+"""Checks of rules of merging: whether each can take the place of a method's mean, and has enough hospitals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from federation.algorithm import Algorithm, is_averaging
+from federation.merging import MEAN, Rule
+from federation.rehearsal import initial_parameters, rehearse_forms
+from federation.rounds import method_schedule
+from pipelines.settings.home_lines import CENTRAL
+from pipelines.settings.run_settings import RunSettings, is_buildable
+from privacy.settings_error import Problem
+
+
+def problems(run: RunSettings) -> list[Problem]:
+    """Rules that a method, its number of hospitals, or secure sums do not allow."""
+    return [
+        problem
+        for label, method in run.train.methods.items()
+        if method.name != CENTRAL and (rule := run.train.rule_of(label)).name != MEAN.name
+        for problem in _rule_problems(run, label, method, rule)
+    ]
+
+
+def _rule_problems(run: RunSettings, label: str, method: Algorithm, rule: Rule) -> Iterator[Problem]:
+    """Problems of one method's rule; none of a method that sends nothing."""
+    if not _sends_tensors(run, label, method):
+        return
+    where = ("train", "method_merge", label) if label in run.train.method_merge else ("train", "merge")
+    needs = (("train", "methods", label),)
+    if run.train.secure_sum:
+        text = f"{rule.name} reads each hospital's reply, and with secure_sum only their sum is seen; take mean"
+        yield Problem(where, text, needs=(("train", "secure_sum"),))
+    if not is_averaging(method):
+        text = (
+            f"{rule.name} takes the place of a mean over hospitals, and {method.name} needs more of each reply; "
+            f"say train: {{method_merge: {{{label}: {{name: mean}}}}}}"
+        )
+        yield Problem(where, text, needs=needs)
+    schedule, count = method_schedule(method, run.train.schedule), sum(name not in run.outside for name in run.sites)
+    asked = max(1, round(schedule.participation * count))
+    sure = math.ceil(schedule.quorum * asked - 1e-9)
+    if sure < rule.fewest:
+        text = (
+            f"{rule.name} needs {rule.fewest} replies a round, found {sure}: {count} hospitals, of which "
+            f"participation asks {asked} and quorum waits for {sure}"
+        )
+        yield Problem(where, text, needs=(("sites",), ("outside",), ("train", "schedule")))
+
+
+def _sends_tensors(run: RunSettings, label: str, method: Algorithm) -> bool:
+    """Whether a hospital's reply has anything to merge; yes where that cannot be rehearsed."""
+    try:
+        task = run.task_of(label)
+        if not is_buildable(task):
+            return True
+        initial = initial_parameters(method, task, seed=0)
+        return bool(rehearse_forms(method, task, run.train.work, initial).reply.tensors)
+    except (RuntimeError, ValueError, OverflowError, MemoryError):
+        return True  # `checks.methods` reports it
