@@ -2,8 +2,8 @@
 
 A rule changes the replies before the method merges them. It serves each method that is `averaging`: whose state
 depends on the tensors of replies only through their weighted means, so that a rule's result in place of every reply is
-in place of the mean. The coordinator must see each reply, so with secure sums (`federation.summing`) only `mean` is
-left.
+in place of the mean. The coordinator must see each reply. With secure sums (`federation.summing`) only `mean` is
+left, and `norm_bounded` with a bound, which each hospital applies itself: that limits mistakes, and no attacker.
 
 `median` and `trimmed_mean`: Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal
 Statistical Rates, ICML 2018, definitions 1 and 2. `krum`: Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning

@@ -11,12 +11,17 @@ run's model is that of the round with the lowest validation loss over hospitals,
 the mean over the honest hospitals that can be judged. Backdoor: the share of malignant test pictures that the trigger
 brings below the threshold above which four of five malignant pictures lay without it.
 
+False alarms: six rounds of every method that learns from numbers, on split 0, where nobody attacks, for hospitals as
+they were dealt, of unequal size (each has half of the lesions of the one before) and of unequal classes (each has all
+of one class and a sixth of the other).
+
 Splits 0 to 4 are reported. Nothing was chosen: work and features are those of benchmarks/studies/lite0.py, rules have
 their defaults, and the limit of notices was set on tables of normal numbers in tests/laws/test_notices.py.
 """
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +38,7 @@ from benchmarks.shared.skin import Line, Split, number_lesions, read_lines, spli
 from benchmarks.studies.lite0 import HIDDEN, WORK, compute_features
 from benchmarks.studies.one_message import margins, scaled
 from consilium.testing import testbed
+from federation.descent import Work
 from federation.engine import Answers, InProcess
 from federation.fedavg import FedAvg
 from federation.merging import Krum, Mean, Median, NormBounded, Rule, TrimmedMean
@@ -41,6 +47,9 @@ from federation.notices import find_strange_updates
 from federation.parameters import loaded, section
 from federation.rounds import Schedule
 from federation.task import Task
+from personalize import AnyAlgorithm
+from personalize.cusfl import CusFL
+from personalize.partial import Partial
 from privacy.dp.access import Rows
 from privacy.message import Call, Message, as_mapping
 
@@ -48,6 +57,8 @@ PARTS, ROUNDS, COMPONENTS = 2, 15, 110
 TRIGGER = 4.0
 """The trigger adds this many standard deviations to each of the first `TRIGGERED` components."""
 TRIGGERED = 5
+ATTACKED, HONEST, HONEST_ROUNDS = "six hospitals", "nobody attacks", 6
+WORKS = (WORK, Work(optimizer="sgd", lr=0.05, batch=32, epochs=1))
 COMMAND = "CONSILIUM_DATA=… python -m benchmarks.studies.poisoned"
 AS_SAID = "mean, with numbers of examples as replies say"
 RULES: Mapping[str, Rule] = {
@@ -208,9 +219,66 @@ def lines_of(number: int, x: np.ndarray) -> Iterator[tuple[str, float | None, fl
             yield f"{title} | {label} | {measure}", None, value
 
 
+PARTITIONS: Mapping[str, Callable[[Split, int, np.ndarray], np.ndarray]] = {
+    "as dealt": lambda split, place, rows: rows,
+    "unequal sizes": lambda split, place, rows: _keep_lesions(split, rows, lambda number, y: number % 2**place == 0),
+    "unequal classes": lambda split, place, rows: _keep_lesions(
+        split, rows, lambda number, y: (y == place % 2) | (number % 6 == 0)
+    ),
+}
+"""Partition -> the training rows of the hospital at this place."""
+
+
+def _keep_lesions(split: Split, rows: np.ndarray, keep: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    """The rows of the lesions to keep, by their numbers in the hospital and their classes."""
+    number = np.unique(split.lesion[rows], return_inverse=True)[1]
+    return rows[keep(number, split.y[rows])]
+
+
+def measure_honest(number: int, x: np.ndarray) -> Iterator[tuple[str, float | None, float]]:
+    """(partition, method and measure; no epsilon; value): the largest size of an update, and hospitals named."""
+    task, split = Task(Mlp(hidden=HIDDEN), (x.shape[1],), 2), split_hospitals(read_lines(), PARTS, number)
+    for title, choose in PARTITIONS.items():
+        splits = {
+            name: {"train": rows_of(x, split, choose(split, place, rows)), "validation": rows_of(x, split, rows[:20])}
+            for place, (name, rows) in enumerate(sorted(split.train.items()))
+        }
+        counts = {name: {"train": len(each["train"].y)} for name, each in splits.items()}
+        for method in list_methods(task):
+            work = next(w for w in WORKS if not method.complaints(method.network(task), w, False))
+            hospitals = testbed.make_federation(method, splits, task=task, work=work)
+            schedule = Schedule(rounds=HONEST_ROUNDS)
+            outcome = testbed.train(method, hospitals, task=task, work=work, schedule=schedule, counts=counts)
+            sizes = [max(r["size"], r["statistics"]) for each in outcome.updates.values() for r in each.values()]
+            if sizes:
+                yield f"{title} | {method.name} | largest", None, max(sizes)
+                yield f"{title} | {method.name} | named", None, float(len(find_strange_updates(outcome.updates)))
+
+
+def list_methods(task: Task) -> Iterator[Any]:
+    """Every method of the settings that learns this task from numbers, with its defaults."""
+    for kind in typing.get_args(AnyAlgorithm):
+        for name in typing.get_args(typing.get_type_hints(kind)["name"]):
+            method = {"cusfl": CusFL(depth=1), "splitnn": Partial(name="splitnn", depth=1)}.get(name, kind(name=name))
+            try:
+                if name != "central" and any(not method.complaints(method.network(task), w, False) for w in WORKS):
+                    yield method
+            except (TypeError, ValueError, AttributeError):
+                continue
+
+
 def tables(kept: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, object]]:
     """AUC of each attack and rule, beside that of the same rule where nobody attacks; backdoors; notices."""
-    values = {tuple(name.split(" | ")[1:4]): each for name, each in kept.items()}
+    parts = {tuple(name.split(" | ")): each for name, each in kept.items()}
+    values = {key[1:4]: each for key, each in parts.items() if key[0] == ATTACKED}
+    alarms = []
+    for title in PARTITIONS:
+        largest = {
+            k[2]: max(v.values()) for k, v in parts.items() if k[0] == HONEST and k[1] == title and k[3] == "largest"
+        }
+        named = sum(max(v.values()) for k, v in parts.items() if k[0] == HONEST and k[1] == title and k[3] == "named")
+        method = max(largest, key=lambda each: largest[each])
+        alarms.append([title, f"{len(largest)}", f"{largest[method]:.1f}", method, f"{named:.0f}"])
     honest = {label: values["nobody attacks", label, "AUC"] for label in RULES if label != AS_SAID}
     auc, opened, noticed = [], [], []
     for title, attack in ATTACKS.items():
@@ -229,6 +297,9 @@ def tables(kept: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, objec
     return {
         "auc": make_table(["attack", "rule", "AUC", "minus the mean where nobody attacks"], auc, COMMAND),
         "backdoor": make_table(["attack", "rule", "malignant pictures that the trigger hides"], opened, COMMAND),
+        "alarms": make_table(
+            ["hospitals", "methods", "largest update over the median", "of", "hospitals named"], alarms, COMMAND
+        ),
         "noticed": make_table(["attack", "attacker noticed", "honest hospitals named"], noticed, COMMAND),
     }
 
@@ -237,7 +308,9 @@ def main() -> None:
     options = ask_splits(__doc__, "poisoned", splits=5)
     real, public = compute_features()
     x = scaled(real["colour and lite0"], public["colour and lite0"], {"components": COMPONENTS, "softness": 1.0})
-    collect_splits(options, {"six hospitals": partial(lines_of, x=x)})
+    collect_splits(options, {ATTACKED: partial(lines_of, x=x)})
+    options.first, options.splits = 0, 1
+    collect_splits(options, {HONEST: partial(measure_honest, x=x)})
 
 
 if __name__ == "__main__":

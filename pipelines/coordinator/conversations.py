@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from federation.engine import Engine, InProcess
+from federation.merging import NormBounded
 from federation.origins import code_identity
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.spaces import Cohorts, SiteCohort
@@ -40,8 +41,16 @@ def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str,
         "seed": config.seed,
         "cohort": cohort,
         **_protection_facts(config, label, site),
-        **({"secure_sum": True} if config.train.secure_sum else {}),
+        **_sum_facts(config, label),
     }
+
+
+def _sum_facts(config: Config, label: str) -> dict[str, Json]:
+    """Whether replies are hidden in sums, and how long an update may then be."""
+    if not config.train.secure_sum:
+        return {}
+    rule = config.train.rule_of(label)
+    return {"secure_sum": True, **({"bound": rule.bound} if isinstance(rule, NormBounded) else {})}
 
 
 def _protection_facts(config: Config, label: str, site: str) -> dict[str, Json]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,8 @@ class Opening:
     of test histograms, in patients. ordered: whether each class is more than the one before it. recipient: who gets the
     replies of introduction and training; `sites` if the method, in the coordinator's or this hospital's form, forwards
     them. begun: what the coordinator says of weights with which networks begin; None = random numbers. secure_sum:
-    whether parameters leave only as words that their sum over hospitals reveals.
+    whether parameters leave only as words that their sum over hospitals reveals. bound: of an update's norm in such a
+    sum, where nobody else could shorten it.
     """
 
     algorithm: AnyAlgorithm
@@ -59,6 +61,7 @@ class Opening:
     recipient: Recipient = "coordinator"
     begun: Mapping[str, Json] | None = None
     secure_sum: bool = False
+    bound: float = math.inf
 
 
 def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
@@ -68,7 +71,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
         segmentation `target`; `ordered`, if classes are; if networks began with weights `start`: their digest, and
         on which public pictures they were trained, or that they are of a file; `secure_sum`, if replies are hidden in
-        sums; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
+        sums, with `bound`; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
@@ -90,6 +93,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         how = facts.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
         evaluation_noise = number_of(facts, "evaluation_noise", 0.0)
+        if not (bound := number_of(facts, "bound", math.inf)) > 0:
+            raise ValueError(f"bound must be > 0, found {bound}")
         most = MOST_LABELS if target is None else MOST_MASK_CLASSES + 1
         if not 0 <= evaluation_noise <= 1e6 or not 2 <= classes <= most:
             raise ValueError(
@@ -132,6 +137,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
         begun=as_mapping(facts["start"]) if "start" in facts else None,
         secure_sum=facts.get("secure_sum") is True,
+        bound=bound,
     )
 
 

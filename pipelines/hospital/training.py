@@ -13,6 +13,7 @@ from federation.algorithm import has_one_model
 from federation.augmentation import AUGMENTATIONS
 from federation.conversation import load_memory
 from federation.descent import Site
+from federation.merging import shorten_update
 from federation.participant import answer_training_call, prune_models
 from federation.randomization import build_disturbance
 from federation.randomness import derive_seed, use_seed
@@ -152,13 +153,15 @@ def check_sum(hospital: Hospital, start: Opening, keys: Mapping[str, str], call:
 def hide_parameters(
     hospital: Hospital, start: Opening, reply: Message, keys: Mapping[str, str], call: Call, received: Message
 ) -> Message:
-    """The reply to what was received, as words that only their sum over the hospitals of `keys` reveals.
+    """The reply to what was received, as words that only their sum over the hospitals of `keys` reveals; its update is
+    shortened first, if the run asks for that.
 
     Raises:
         Refused: `malformed_keys`; `not_summable`: a number is not finite, or too large to be added up.
     """
     introduced = load_memory(hospital.conversation(call.run), 0).facts
     secret, terms = str(introduced[SECRET]), _terms_of_sum(start, as_mapping(introduced["opening"]), received)
+    reply = shorten_update(reply, received, start.bound)
     try:
         return hide_reply(start.algorithm, reply, secret=secret, keys=keys, site=hospital.name, call=call, terms=terms)
     except Unsummable as error:

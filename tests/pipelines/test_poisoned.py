@@ -114,6 +114,7 @@ def test_what_was_measured_is_kept_with_the_training(finished):
         (settings(methods={"a": {"name": "fedfomo"}}, method_merge={}, merge={"name": "median"}), "needs more of each"),
         (settings(method_merge={"other": {"name": "median"}}), "no such method"),
         (settings(merge={"name": "median"}, method_merge={}, secure_sum=True), "only their sum is seen"),
+        (settings(merge={"name": "norm_bounded"}, method_merge={}, secure_sum=True), "norm_bounded with a bound"),
         (settings(merge={"name": "trimmed_mean", "trimmed": 0}), ">= 1"),
         (settings(merge={"name": "norm_bounded", "bound": 0.0}), "> 0 or null"),
     ],

@@ -16,6 +16,7 @@ from small_run import smallest
 from federation.conversation import load_memory, load_stored_reply
 from federation.fedsgd import FedSGD
 from federation.models.mlp import Mlp
+from federation.outcome import load_outcome
 from federation.parameters import prefixed
 from federation.rehearsal import initial_parameters
 from federation.summing import MASKED, hide_reply
@@ -191,6 +192,30 @@ def test_a_check_says_what_shared_noise_costs_if_all_others_collude(tmp_path: Pa
     config = check(settings(name="sums"))
     alone = compute_cost(plan_method(config, "fedsgd", "a").events, 1e-5).epsilon
     assert f"one hospital's part of noise that 3 share, and ε of it {alone:.3f} if all others tell" in text
+
+
+def test_each_hospital_shortens_its_own_update_in_a_sum(tmp_path: Path, monkeypatch: Any) -> None:
+    """Three rounds lead no further than three bounds, and the page says what that is worth."""
+    made, bound = settings(name="bounded"), 0.01
+    for site in made["sites"].values():
+        site["policy"] = {"secure_sum": {"hospitals": 3}}
+    made["privacy"] = "none"
+    made["train"] |= {"methods": {"fedavg": {"name": "fedavg"}}, "merge": {"name": "norm_bounded", "bound": bound}}
+    made["train"]["schedule"] = {"rounds": 3}
+    path = tmp_path / "bounded.yaml"
+    path.write_text(yaml.safe_dump(made))
+    monkeypatch.chdir(tmp_path)
+    assert main([str(path)]) == Exit.OK
+    (folder,) = (tmp_path / "runs" / "bounded" / "federation").glob("fedavg-*")
+    trained = json.loads(next((tmp_path / "runs" / "bounded" / "train").glob("*/fedavg.json")).read_text())
+    outcome = load_outcome(DiskFolder(folder), trained["train_run"])
+    assert outcome is not None and outcome.round == 4 and not outcome.updates
+    config = check(made)
+    start = initial_parameters(config.train.methods["fedavg"], config.task_of("fedavg"), seed=config.seed)
+    way = torch.cat([(outcome.state.tensors[f"model/{name}"] - value).flatten() for name, value in start.items()])
+    assert bound < float(way.norm()) <= 3 * bound * (1 + 1e-4)
+    page = (tmp_path / "runs" / "bounded" / "report.html").read_text()
+    assert "shortens its own update to a norm of 0.01" in page and "binds no attacker" in page
 
 
 # A coordinator that asks for more.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from evaluation.records import OddUpdate
 from evaluation.wording import format_list
 from federation.algorithm import is_averaging
+from federation.merging import NormBounded
 from federation.notices import FEWEST
 from pipelines.coordinator.trained import TrainedMethod
 from pipelines.coordinator.world import World
@@ -26,7 +27,14 @@ def describe_merging(world: World, trained: Sequence[TrainedMethod]) -> str:
     if not trained:
         return ""
     if train.secure_sum:
-        return "Only sums over hospitals were seen: a single update cannot be judged, and a false one is not noticed."
+        every_rule = [train.rule_of(label) for label in train.methods]
+        bounds = sorted({f"{rule.bound:g}" for rule in every_rule if isinstance(rule, NormBounded)})
+        unseen = "Only sums over hospitals were seen: a single update cannot be judged, and a false one is not noticed."
+        bounded = (
+            f" Each hospital shortens its own update to a norm of {format_list(bounds)}, which limits honest mistakes "
+            "and binds no attacker."
+        )
+        return unseen + bounded * bool(bounds)
     rules = {label: train.rule_of(label).name for label, method in train.methods.items() if is_averaging(method)}
     by = {name: [label for label in rules if rules[label] == name] for name in dict.fromkeys(rules.values())}
     how = "; ".join(f"{name} ({format_list(labels)})" if len(by) > 1 else name for name, labels in by.items())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from federation.algorithm import Algorithm, is_averaging
-from federation.merging import MEAN, Rule
+from federation.merging import MEAN, NormBounded, Rule
 from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import method_schedule
 from pipelines.settings.home_lines import CENTRAL
@@ -30,8 +30,11 @@ def _rule_problems(run: RunSettings, label: str, method: Algorithm, rule: Rule) 
         return
     where = ("train", "method_merge", label) if label in run.train.method_merge else ("train", "merge")
     needs = (("train", "methods", label),)
-    if run.train.secure_sum:
-        text = f"{rule.name} reads each hospital's reply, and with secure_sum only their sum is seen; take mean"
+    if run.train.secure_sum and not (isinstance(rule, NormBounded) and rule.bound is not None):
+        text = (
+            f"{rule.name} reads each hospital's reply, and with secure_sum only their sum is seen; take mean, or "
+            "norm_bounded with a bound, which each hospital applies itself"
+        )
         yield Problem(where, text, needs=(("train", "secure_sum"),))
     if not is_averaging(method):
         text = (
