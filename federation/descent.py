@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple, TypeAlias, cast
 
 import torch
@@ -29,15 +29,57 @@ Correction: TypeAlias = Callable[[Params], Params]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rate:
+    """The learning rate over the rounds of a run, as a factor of `lr`. Within a round it is constant.
+
+    cosine: floor + (1 - floor) (1 + cos(pi p)) / 2 (Loshchilov and Hutter 2017, equation 5, without restarts).
+    polynomial: floor + (1 - floor) (1 - p)^power, with 0.9 as in nnU-Net. p: the share of the rounds after the warm-up
+    that lie behind. warmup: rounds in which the rate rises linearly before.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["constant", "cosine", "polynomial"] = "constant"
+    warmup: int = 0
+    floor: float = 0.0
+    power: float = 0.9
+
+    def __post_init__(self) -> None:
+        refuse(
+            unmet(
+                self,
+                warmup=(self.warmup >= 0, ">= 0"),
+                floor=(0 <= self.floor <= 1, "in [0, 1]"),
+                power=(self.power > 0, "> 0"),
+            )
+        )
+
+    def factor(self, round_: int, rounds: int) -> float:
+        """The factor in a round, 1 = the first, of so many; in (0, 1]."""
+        round_ = min(max(1, round_), rounds)  # training is introduced before the first round, and ends after the last
+        if round_ <= self.warmup:
+            return round_ / (self.warmup + 1)
+        behind = (round_ - self.warmup - 1) / (rounds - self.warmup)
+        shares = {
+            "constant": 1.0,
+            "cosine": (1 + math.cos(math.pi * behind)) / 2,
+            "polynomial": float((1 - behind) ** self.power),
+        }
+        return self.floor + (1 - self.floor) * shares[self.name]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Work:
     """The local work of one round, the same for every method unless a method or a site overrides a field.
 
     epochs or steps: exactly one of them. keep_optimizer: whether a site keeps its optimizer state between rounds.
     balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps or
     with random smooth deformations (elastic). transform: a registered function that gives a view of one training
-    example, before `augment`. randomize: strength of the additional random disturbance of images, 1 = as in
-    `federation.randomization`. precision, channels_last: settings of passes through a network, see `privacy.dp.passes`;
-    not in private training.
+    example, before `augment`. rate: how the learning rate changes over rounds. clip_norm: the largest norm of a step's
+    gradient, with what a method adds to it; null = any. decay_on: what weight decay is for, all parameters or only
+    those of two or more axes, without biases and norms. randomize: strength of the additional random disturbance of
+    images, 1 = as in `federation.randomization`. precision, channels_last: settings of passes through a network, see
+    `privacy.dp.passes`; not in private training.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -56,10 +98,14 @@ class Work:
     randomize: float = 0.0
     precision: Precision = "float32"
     channels_last: bool = False
+    rate: Rate = Rate()
+    clip_norm: float | None = None
+    decay_on: Literal["all", "weights"] = "all"
 
     def __post_init__(self) -> None:
         problems = unmet(
             self,
+            clip_norm=(self.clip_norm is None or self.clip_norm > 0, "> 0 or null"),
             lr=(self.lr > 0, "> 0"),
             batch=(self.batch >= 1, ">= 1"),
             weight_decay=(self.weight_decay >= 0, ">= 0"),
@@ -75,6 +121,10 @@ class Work:
         if self.momentum and self.optimizer != "sgd":
             problems.append(Problem(("momentum",), f"belongs to sgd, found {self.optimizer}"))
         refuse(problems)
+
+    def at_round(self, round_: int, rounds: int) -> Work:
+        """The work of one round, with the learning rate of that round."""
+        return self if self.rate == Rate() else replace(self, lr=self.lr * self.rate.factor(round_, rounds))
 
     @property
     def passes(self) -> Passes:
@@ -174,9 +224,7 @@ class Site:
         for name, p in module.named_parameters():
             p.requires_grad_(name in names)
         params = {name: p for name, p in module.named_parameters() if name in names}
-        rates = rates or {}
-        groups = [(lr, {name: p for name, p in params.items() if name not in rates})]
-        groups += [(rates[name], {name: p}) for name, p in params.items() if name in rates]
+        groups = _group_parameters(self.work, params, lr, rates)
         state = _restore_state(params, optimizer or {}) if self.work.keep_optimizer else {}
         module.train()
         loss = 0.0
@@ -186,8 +234,10 @@ class Site:
             extra = {} if correction is None else correction({name: p.detach() for name, p in params.items()})
             for name, p in params.items():  # so that `after` can read it
                 p.grad = gradient[name] + extra[name] if name in extra else gradient[name]
-            for rate, group in groups:
-                _step_optimizer(self.work, rate, group, state)
+            if self.work.clip_norm is not None:
+                nn.utils.clip_grad_norm_(params.values(), self.work.clip_norm)
+            for group in groups:
+                _step_optimizer(self.work, group, state)
             if after is not None:
                 after(module)
         for name, p in module.named_parameters():
@@ -203,19 +253,39 @@ class Site:
         return (epochs or 0) * self.access.epoch()
 
 
+class _Group(NamedTuple):
+    """Parameters with the same learning rate and weight decay."""
+
+    lr: float
+    weight_decay: float
+    params: Mapping[str, nn.Parameter]
+
+
+def _group_parameters(
+    work: Work, params: Mapping[str, nn.Parameter], lr: float, rates: Mapping[str, float] | None
+) -> list[_Group]:
+    """The parameters by learning rate and weight decay. rates: of parameters whose rate is another."""
+    groups: dict[tuple[float, float], dict[str, nn.Parameter]] = {}
+    for name, p in params.items():
+        decay = work.weight_decay if work.decay_on == "all" or p.dim() > 1 else 0.0
+        groups.setdefault(((rates or {}).get(name, lr), decay), {})[name] = p
+    return [_Group(*key, members) for key, members in groups.items()]
+
+
 @torch.no_grad()
-def _step_optimizer(work: Work, lr: float, params: Mapping[str, nn.Parameter], state: dict[str, Tensor]) -> None:
+def _step_optimizer(work: Work, group: _Group, state: dict[str, Tensor]) -> None:
     """One step of the optimizer, by the gradients; changes the parameters, and the state `<parameter>/<slot>`.
 
     It calls the functions behind the classes of torch.optim, which import torch's compiler: 1.5 s of every run.
     """
+    lr, weight_decay, params = group
     values: list[Tensor] = list(params.values())
     gradients = [cast(Tensor, p.grad) for p in params.values()]
     if work.optimizer == "sgd":
         keys = [f"{name}/momentum_buffer" for name in params]
         buffers = [state.get(key) for key in keys]
         sgd(
-            values, gradients, buffers, lr=lr, momentum=work.momentum, weight_decay=work.weight_decay, dampening=0.0,
+            values, gradients, buffers, lr=lr, momentum=work.momentum, weight_decay=weight_decay, dampening=0.0,
             nesterov=False, maximize=False,
         )  # fmt: skip
         state |= {key: buffer for key, buffer in zip(keys, buffers, strict=True) if buffer is not None}
@@ -226,7 +296,7 @@ def _step_optimizer(work: Work, lr: float, params: Mapping[str, nn.Parameter], s
             state |= {f"{name}/{slot}": torch.zeros_like(p) for slot in ("exp_avg", "exp_avg_sq")}
     steps, means, squares = ([state[f"{name}/{slot}"] for name in params] for slot in ("step", "exp_avg", "exp_avg_sq"))
     adam(
-        values, gradients, means, squares, [], steps, lr=lr, weight_decay=work.weight_decay, beta1=0.9, beta2=0.999,
+        values, gradients, means, squares, [], steps, lr=lr, weight_decay=weight_decay, beta1=0.9, beta2=0.999,
         eps=1e-8, decoupled_weight_decay=work.optimizer == "adamw", amsgrad=False, maximize=False,
     )  # fmt: skip
 
@@ -243,12 +313,12 @@ def _restore_state(params: Mapping[str, nn.Parameter], state: Params) -> dict[st
 
 def find_plain_sgd_problems(work: Work, method: str) -> list[str]:
     """A complaint if the local work's optimizer does not fit a method's own update rule."""
-    if work.optimizer == "sgd" and not work.momentum and not work.weight_decay:
+    if work.optimizer == "sgd" and not work.momentum and not work.weight_decay and work.clip_norm is None:
         return []
     return [
-        f"{method} needs plain sgd without momentum and weight decay, found {work.optimizer}, "
-        f"momentum {work.momentum}, weight_decay {work.weight_decay}: give it work of its own, "
-        f"as in method_work: {{{method}: {{optimizer: sgd, lr: 0.05}}}}"
+        f"{method} needs plain sgd without momentum, weight decay and clip_norm, found {work.optimizer}, "
+        f"momentum {work.momentum}, weight_decay {work.weight_decay}, clip_norm {work.clip_norm}: give it work of its "
+        f"own, as in method_work: {{{method}: {{optimizer: sgd, lr: 0.05}}}}"
     ]
 
 

@@ -40,7 +40,8 @@ class Schedule:
 
     participation: share of the sites that is asked each round. quorum: share of the asked sites that must send a valid
     reply; a site whose privacy budget is spent retires and does not count.
-    deadline_s: a reply that takes longer is lost; None = no limit.
+    deadline_s: a reply that takes longer is lost; None = no limit. patience: training ends early once the validation
+    loss over all sites was no lower for so many rounds; None = never, as where no losses leave.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -49,6 +50,7 @@ class Schedule:
     participation: float = 1.0
     quorum: float = 1.0
     deadline_s: float | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         refuse(
@@ -58,8 +60,14 @@ class Schedule:
                 participation=(0 < self.participation <= 1, "in (0, 1]"),
                 quorum=(0 < self.quorum <= 1, "in (0, 1]"),
                 deadline_s=(self.deadline_s is None or self.deadline_s >= SHORTEST_S, f">= {SHORTEST_S} or null"),
+                patience=(self.patience is None or self.patience >= 1, ">= 1 or null"),
             )
         )
+
+    def is_over(self, outcome: Outcome) -> bool:
+        """Whether the validation loss is no lower since more rounds than patience allows."""
+        scored = max(map(int, outcome.totals), default=0)
+        return self.patience is not None and outcome.best is not None and scored - outcome.best >= self.patience
 
 
 def method_schedule(algorithm: Algorithm, schedule: Schedule) -> Schedule:
@@ -123,6 +131,8 @@ def conduct_training(
     while outcome.round < schedule.rounds:
         between(outcome)
         outcome = _run_round(engine, algorithm, run, outcome, forms.reply, schedule, seed, trust)
+        if schedule.is_over(outcome):  # the current model is final, as when all sites have retired
+            outcome = replace(outcome, round=schedule.rounds)
         save_outcome(folder, run, outcome)
     between(outcome)
     if outcome.round == schedule.rounds:

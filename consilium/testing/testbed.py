@@ -176,13 +176,14 @@ class Hospital:
     protection: Protection | None = None
     events: list[Event] = field(default_factory=list)
     keys: KeyPair | None = None
+    rounds: int = 1
 
     def __call__(self, call: Call, message: Message) -> Message:
         def work(memory: Message) -> tuple[Message, Message]:
             self.trained += call.request == "train"
             seed = derive_seed(self.seed, self.stream, call.round, call.request)
             access = self.access(seed)
-            site = Site(self.name, self.task, self.work, access)
+            site = Site(self.name, self.task, self.work.at_round(call.round, self.rounds), access)
             with use_seed(seed):
                 reply, after = answer_training_call(self.algorithm, site, call, message, memory, self.models)
             self.events += access.events

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from federation.descent import Rate
 from federation.engine import Engine, InProcess
 from federation.merging import NormBounded
 from federation.origins import code_identity
+from federation.rounds import method_schedule
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.spaces import Cohorts, SiteCohort
 from pipelines.coordinator.world import World
@@ -29,15 +31,18 @@ from privacy.release.gate import Refused
 def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:
     """The settings of a run that a site needs: see `pipelines.hospital.opening.parse_opening`."""
     config = world.config
-    task = config.task_of(label)
+    task, method = config.task_of(label), config.train.methods[label]
+    work = override_settings(config.train.work, config.train.method_work.get(label, {}))
+    changes = any(config.work(label, name).rate != Rate() for name in config.sites)
     return {
         "label": label,
-        "algorithm": to_plain(config.train.methods[label]),
+        "algorithm": to_plain(method),
         "model": to_plain(task.model),
         "inputs": list(task.inputs),
         "classes": task.classes,
         **_target_facts(config, site),
-        "work": to_plain(override_settings(config.train.work, config.train.method_work.get(label, {}))),
+        "work": to_plain(work),
+        **({"rounds": method_schedule(method, config.train.schedule).rounds} if changes else {}),
         "seed": config.seed,
         "cohort": cohort,
         **_protection_facts(config, label, site),

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from federation.algorithm import Recipient, recipient_of, sends_gradient_sums
 from federation.conversation import load_memory, load_newest_intact_memory
-from federation.descent import Work
+from federation.descent import Rate, Work
 from federation.models.clip import Clip
 from federation.participant import Checkpoint, load_checkpoint
 from federation.task import Task
@@ -46,7 +46,7 @@ class Opening:
     replies of introduction and training; `sites` if the method, in the coordinator's or this hospital's form, forwards
     them. begun: what the coordinator says of weights with which networks begin; None = random numbers. secure_sum:
     whether parameters leave only as words that their sum over hospitals reveals. bound: of an update's norm in such a
-    sum, where nobody else could shorten it.
+    sum, where nobody else could shorten it. rounds: of the method, over which the learning rate changes.
     """
 
     algorithm: AnyAlgorithm
@@ -62,16 +62,18 @@ class Opening:
     begun: Mapping[str, Json] | None = None
     secure_sum: bool = False
     bound: float = math.inf
+    rounds: int = 1
 
 
 def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
     """Parse a run's settings, as strictly as YAML.
 
     Args:
-        said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
+        facts: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
         segmentation `target`; `ordered`, if classes are; if networks began with weights `start`: their digest, and
         on which public pictures they were trained, or that they are of a file; `secure_sum`, if replies are hidden in
-        sums, with `bound`; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
+        sums, with `bound`; `rounds`, if the learning rate changes over them; and `privacy` (None, or the fields of
+        `Protection`) with `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
@@ -106,6 +108,10 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
             problems.append(f"noise would be a part of what {protection.hospitals} hospitals add, and no sum is secure")
         if protection is not None and protection.hospitals > 1 and not sends_gradient_sums(algorithm):
             problems.append(f"noise would be shared, and {algorithm.name} sends more than sums of gradients")
+        if (rounds := whole_of(facts, "rounds", 0)) < 1 and work.rate != Rate():
+            problems.append(
+                "the learning rate changes over rounds, and the coordinator does not say how many there are"
+            )
         problems += [work.transform.missing] if work.transform is not None and work.transform.missing else []
         if problems:
             raise ValueError("; ".join(problems))
@@ -138,6 +144,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         begun=as_mapping(facts["start"]) if "start" in facts else None,
         secure_sum=facts.get("secure_sum") is True,
         bound=bound,
+        rounds=max(1, rounds),
     )
 
 

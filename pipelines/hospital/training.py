@@ -331,4 +331,5 @@ def _build_site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, C
     """The method's view of the site; and a function with the privacy events so far, which the method does not see."""
     seed = derive_seed(start.seed, hospital.name, call.round, call.request, "draws")
     access = data_access(hospital, cohort_of(hospital, start.cohort), start, seed)
-    return Site(hospital.name, start.task, start.work, restrict_access(access)), lambda: access.events
+    work = start.work.at_round(call.round, start.rounds)
+    return Site(hospital.name, start.task, work, restrict_access(access)), lambda: access.events
