@@ -88,6 +88,9 @@ class Trust:
     secure_sum: bool = False
 
 
+NO_RULE = Trust()
+
+
 class QuorumLost(RuntimeError):
     """Too few sites sent a valid reply. The last complete round is saved; the same command resumes from there."""
 
@@ -111,7 +114,7 @@ def conduct_training(
     seed: int,
     folder: Folder,
     between: Callable[[Outcome], None],
-    trust: Trust = Trust(),
+    trust: Trust = NO_RULE,
 ) -> Outcome:
     """Train: introduce, the rounds of `method_schedule`, finish. Resumes from `folder` if it holds this run's state.
 
@@ -148,7 +151,7 @@ def _ask_introductions(
     initial: Params,
     opening: Mapping[str, Message],
     form: Message,
-    trust: Trust,
+    trust: Trust = NO_RULE,
 ) -> Outcome:
     """Ask every site for its introduction, since the initial state depends on all of them; and for the public key of a
     secure sum.
@@ -182,7 +185,7 @@ def _run_round(
     template: Message,
     schedule: Schedule,
     seed: int,
-    trust: Trust,
+    trust: Trust = NO_RULE,
 ) -> Outcome:
     number = last.round + 1
     active = tuple(site for site in engine.sites if site not in last.retired_sites)
@@ -293,7 +296,7 @@ def finish_training(
     last: Outcome,
     *,
     scored: bool = True,
-    trust: Trust = Trust(),
+    trust: Trust = NO_RULE,
 ) -> Outcome:
     """Send the final model to every site. All must receive it; a repeated request costs a site no new work.
     A site that answered has it: if its score is malformed, only that is left out.
