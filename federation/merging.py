@@ -163,8 +163,8 @@ def reference_of(name: str, value: Tensor, sent: Message) -> Tensor:
     return torch.zeros_like(value, dtype=torch.float64)
 
 
-DIFFERENCES = ("control/",)
-"""Roles of tensors that are differences already: SCAFFOLD's c_i+ - c_i."""
+DIFFERENCES = ("control/", "gradient/")
+"""Roles of tensors that are no parameters: SCAFFOLD's c_i+ - c_i, and PGFed's gradients."""
 
 
 def update_norm(reply: Message, sent: Message) -> float:

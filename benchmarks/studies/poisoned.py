@@ -60,10 +60,12 @@ TRIGGERED = 5
 ATTACKED, HONEST, HONEST_ROUNDS = "six hospitals", "nobody attacks", 6
 WORKS = (WORK, Work(optimizer="sgd", lr=0.05, batch=32, epochs=1))
 COMMAND = "CONSILIUM_DATA=… python -m benchmarks.studies.poisoned"
+ONCE = "mean, each hospital counts once"
 AS_SAID = "mean, with numbers of examples as replies say"
 RULES: Mapping[str, Rule] = {
     AS_SAID: Mean(),
     "mean": Mean(),
+    ONCE: Mean(),
     "median": Median(),
     "trimmed mean": TrimmedMean(),
     "Krum": Krum(),
@@ -139,11 +141,12 @@ ATTACKS: Mapping[str, Attack] = {
 
 @dataclass
 class Attacked:
-    """An engine in which one hospital sends what the attack makes of its reply."""
+    """An engine in which one hospital sends what an attack makes of its reply. examples: how many it released."""
 
     inner: InProcess
     attacker: str
     poison: Poison
+    examples: int
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -153,7 +156,10 @@ class Attacked:
         answers = self.inner.ask(call, messages, deadline_s=deadline_s)
         if call.request == "introduce":
             return answers
-        reply = self.poison(answers.replies[self.attacker], messages[self.attacker], call.round)
+        reply = answers.replies[self.attacker]
+        if call.request == "train":  # more rows than it released would be noticed
+            reply = Message(reply.tensors, {**reply.facts, "algorithm": {"n": self.examples}})
+        reply = self.poison(reply, messages[self.attacker], call.round)
         return Answers({**answers.replies, self.attacker: reply}, answers.missing)
 
 
@@ -162,11 +168,10 @@ def rows_of(x: np.ndarray, split: Split, rows: np.ndarray) -> Rows:
     return Rows(torch.from_numpy(x[rows]).float(), torch.from_numpy(split.y[rows]), number_lesions(split.lesion[rows]))
 
 
-def run_attack(
-    x: np.ndarray, split: Split, attacker: str, attack: Attack, rule: Rule, *, with_counts: bool
-) -> Iterator[tuple[str, float]]:
+def run_attack(x: np.ndarray, split: Split, attacker: str, attack: Attack, label: str) -> Iterator[tuple[str, float]]:
     """(measure, value) of one run."""
-    task, method, states, hospitals = Task(Mlp(hidden=HIDDEN), (x.shape[1],), 2), FedAvg(), {}, {}
+    method = FedAvg(weights="uniform" if label == ONCE else "size")
+    task, states, hospitals = Task(Mlp(hidden=HIDDEN), (x.shape[1],), 2), {}, {}
     for name in split.train:
         here = np.flatnonzero(split.site == name)
         between = np.setdiff1d(here, np.concatenate([split.train[name], split.test[name]]))
@@ -188,10 +193,10 @@ def run_attack(
         task=task,
         work=WORK,
         schedule=Schedule(rounds=ROUNDS),
-        engine=Attacked(InProcess(hospitals), attacker, attack.reply),
+        engine=Attacked(InProcess(hospitals), attacker, attack.reply, counts[attacker]["train"]),
         between=keep_state,
-        rule=rule,
-        counts=counts if with_counts else None,
+        rule=RULES[label],
+        counts=None if label == AS_SAID else counts,
     )
     network = loaded(task.network(), section(states[outcome.best].tensors, "model")).eval()
     honest = [name for name in split.judged if name != attacker]
@@ -212,10 +217,10 @@ def lines_of(number: int, x: np.ndarray) -> Iterator[tuple[str, float | None, fl
     lines: list[Line] = read_lines()
     split = split_hospitals(lines, PARTS, number)
     attacker = sorted(split.train)[number % len(split.train)]
-    for (title, attack), (label, rule) in ((a, r) for a in ATTACKS.items() for r in RULES.items()):
+    for (title, attack), label in ((attack, label) for attack in ATTACKS.items() for label in RULES):
         if label == AS_SAID and title != "update × -1 of 5,000,000 examples":
             continue
-        for measure, value in run_attack(x, split, attacker, attack, rule, with_counts=label != AS_SAID):
+        for measure, value in run_attack(x, split, attacker, attack, label):
             yield f"{title} | {label} | {measure}", None, value
 
 
