@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -95,6 +96,16 @@ def test_the_source_distribution_holds_what_a_user_reads_and_no_run(made: Path) 
     }
     assert examples <= names and "docs/index.md" in names
     assert not [name for name in names if name.startswith(("tests/", "runs", "build/", "benchmarks/"))]
+
+
+def test_every_command_of_the_package_leads_to_a_function() -> None:
+    """The installed command is imported by name, where no type checker looks."""
+    groups = [PROJECT["project"].get("scripts", {}), *PROJECT["project"].get("entry-points", {}).values()]
+    places = [place for group in groups for place in group.values()]
+    assert places
+    for place in places:
+        module, _, name = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), name)), place
 
 
 def without_the_tree() -> dict[str, str]:
