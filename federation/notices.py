@@ -25,6 +25,12 @@ FEWEST = 4
 """With fewer hospitals nothing is pointed out: of three, two who agree may be the two who are wrong."""
 LARGEST = 5.0
 """How many times the median an update may be before it is pointed out."""
+LARGEST_DIFFERENCE = 100.0
+"""The same of SCAFFOLD's differences of controls, which in honest federations reach 18 times the median."""
+MOST_RELATIVE = 10.0
+"""An update is divided by no larger relative number of patients: that number is the hospital's own word."""
+HUGE = 1e300
+"""Numbers are recorded up to it: squares of large ones in float64 are infinite, and no JSON."""
 STATISTICS = ("running_mean", "running_var")
 """How names of a norm's running statistics end. They are of scanners, and are judged apart."""
 
@@ -36,13 +42,15 @@ class Update:
     size: its Euclidean norm over the median of all. A hospital with more patients takes more steps in an epoch, so that
     of one with r > 1 times the median number of released examples is divided by r. statistics: the same of running
     statistics of norms. cosine: with the median of all updates, taken for each number. n: of examples, as the reply
-    says, if the hospital released another number; None: it does not.
+    says, if the hospital released another number; None: it does not. differences: as size, of tensors that are
+    differences already, which no number of steps scales; None: there are none.
     """
 
     size: float
     statistics: float
     cosine: float
     n: int | None = None
+    differences: float | None = None
 
 
 def use_released_counts(parts: Replies, counts: Counts) -> dict[str, Message]:
@@ -64,6 +72,11 @@ def measure_updates(replies: Replies, sent: Replies, counts: Counts) -> dict[str
     names = [n for n, like in form.items() if like.is_floating_point() and not n.startswith(DIFFERENCES)]
     if not names:
         return {}
+    differences = [n for n, like in form.items() if like.is_floating_point() and n.startswith(DIFFERENCES)]
+    away = torch.zeros(len(replies), dtype=torch.float64)
+    for name in differences:
+        away += _stack_updates(name, replies, sent).square().sum(dim=1)
+    apart = _relate_to_median(away.clamp(max=HUGE).sqrt().tolist(), [1.0] * len(replies))
     square = {part: torch.zeros(len(replies), dtype=torch.float64) for part in (False, True)}
     dot, center_square = torch.zeros(len(replies), dtype=torch.float64), 0.0
     for name in names:
@@ -75,11 +88,19 @@ def measure_updates(replies: Replies, sent: Replies, counts: Counts) -> dict[str
             dot += updates @ center
             center_square += float(center.square().sum())
     per_patient = _relate_counts(replies, counts)
-    size, statistics = (_relate_to_median(values.sqrt().tolist(), per_patient) for values in square.values())
+    size, statistics = (
+        _relate_to_median(values.clamp(max=HUGE).sqrt().tolist(), per_patient) for values in square.values()
+    )
     length = (square[False] * center_square).sqrt()
-    cosine = torch.where(length > 0, dot / length.clamp(min=math.ulp(0.0)), 0.0).clamp(-1, 1).tolist()
+    cosine = torch.where(length > 0, dot / length.clamp(min=math.ulp(0.0)), 0.0).nan_to_num(0.0).clamp(-1, 1).tolist()
     return {
-        site: Update(size=size[k], statistics=statistics[k], cosine=cosine[k], n=_find_false_count(reply, site, counts))
+        site: Update(
+            size=size[k],
+            statistics=statistics[k],
+            cosine=cosine[k],
+            n=_find_false_count(reply, site, counts),
+            differences=apart[k] if differences else None,
+        )
         for k, (site, reply) in enumerate(replies.items())
     }
 
@@ -91,16 +112,16 @@ def _stack_updates(name: str, replies: Replies, sent: Replies) -> Tensor:
 
 
 def _relate_counts(replies: Replies, counts: Counts) -> list[float]:
-    """Each hospital's released number of training examples over their median, at least 1; 1 where it is not known."""
+    """Each hospital's released number of training examples over their median, in [1, 10]; 1 where it is not known."""
     numbers = [counts.get(site, {}).get("train", 0) for site in replies]
     middle = median([n for n in numbers if n] or [1])
-    return [max(1.0, n / middle) for n in numbers]
+    return [min(max(1.0, n / middle), MOST_RELATIVE) for n in numbers]
 
 
 def _relate_to_median(norms: Sequence[float], per_patient: Sequence[float]) -> list[float]:
     """Norms over their median and over the hospital's relative number of patients; 0 where the median is 0."""
     middle = median(norms)
-    return [norm / middle / r if middle > 0 else 0.0 for norm, r in zip(norms, per_patient, strict=True)]
+    return [min(norm / middle / r, HUGE) if middle > 0 else 0.0 for norm, r in zip(norms, per_patient, strict=True)]
 
 
 def _find_false_count(reply: Message, site: str, counts: Counts) -> int | None:
@@ -154,6 +175,9 @@ def _find_strange(records: Mapping[str, Mapping[str, Json]]) -> Iterator[Strange
         judged = {number: update for number, update in series.items() if taking_part[number] >= FEWEST}
         sizes = {number: max(u.size, u.statistics) for number, u in judged.items()}
         large = {number: size for number, size in sizes.items() if size > LARGEST}
+        for number, update in judged.items():
+            if (update.differences or 0.0) > LARGEST_DIFFERENCE:
+                large[number] = max(sizes[number], update.differences or 0.0)
         false = {number: update.n for number, update in series.items() if update.n is not None}
         if large or false:
             yield StrangeUpdates(
@@ -169,4 +193,10 @@ def _read_update(record: Json) -> Update:
     """An update from its record."""
     facts = as_mapping(record)
     size, statistics, cosine = (float(str(facts[name])) for name in ("size", "statistics", "cosine"))
-    return Update(size=size, statistics=statistics, cosine=cosine, n=int(str(facts["n"])) if "n" in facts else None)
+    return Update(
+        size=size,
+        statistics=statistics,
+        cosine=cosine,
+        n=int(str(facts["n"])) if "n" in facts else None,
+        differences=float(str(facts["differences"])) if "differences" in facts else None,
+    )

@@ -64,10 +64,14 @@ class Schedule:
             )
         )
 
-    def is_over(self, outcome: Outcome) -> bool:
-        """Whether the validation loss is no lower since more rounds than patience allows."""
-        scored = max(map(int, outcome.totals), default=0)
-        return self.patience is not None and outcome.best is not None and scored - outcome.best >= self.patience
+    def is_over(self, outcome: Outcome, rule: Rule = MEAN) -> bool:
+        """Whether the validation loss was no lower for as many rounds as patience allows. Rounds that cannot be
+        compared do not count: else whoever stays silent would end training for all.
+        """
+        if self.patience is None or outcome.best is None:
+            return False
+        later = [name for name in comparable_totals(outcome.losses, outcome.totals, rule) if int(name) > outcome.best]
+        return len(later) >= self.patience
 
 
 def method_schedule(algorithm: Algorithm, schedule: Schedule) -> Schedule:
@@ -134,7 +138,7 @@ def conduct_training(
     while outcome.round < schedule.rounds:
         between(outcome)
         outcome = _run_round(engine, algorithm, run, outcome, forms.reply, schedule, seed, trust)
-        if schedule.is_over(outcome):  # the current model is final, as when all sites have retired
+        if schedule.is_over(outcome, trust.rule):  # the current model is final, as when all sites have retired
             outcome = replace(outcome, round=schedule.rounds)
         save_outcome(folder, run, outcome)
     between(outcome)
@@ -194,7 +198,8 @@ def _run_round(
         raise QuorumLost(run, number, dict.fromkeys(last.retired_sites or engine.sites, BUDGET))
     if too_few:  # so many sites have retired that the current model is final
         return replace(last, round=schedule.rounds)
-    asked_sites = sample_sites(active, schedule.participation, derive_seed(seed, "participation", number))
+    seed_of_round = derive_seed(seed, "participation", number)
+    asked_sites = sample_sites(active, schedule.participation, seed_of_round, fewest=trust.rule.fewest)
     call = Call(run, number, "train", last.merged)
     hidden = bool(last.keys) and has_words(template)
     keys = {site: last.keys[site] for site in asked_sites} if hidden else {}
@@ -222,6 +227,7 @@ def _run_round(
     if not good:  # all asked sites retired: repeat the round with others
         return replace(last, missing=last.missing + gone, received=received)
     seen = _add_losses(last, good, number - 1, trust)
+    is_complete = is_complete and (hidden or len(good) >= trust.rule.fewest)  # without those that could not be merged
     # Masks of an incomplete sum do not cancel, and a rule needs its number of replies. The round is lost, and the next
     # one asks for new replies.
     merged = {**last.merged, **dict.fromkeys(good if is_complete else (), number)}
@@ -354,9 +360,9 @@ def wrap_message(message: Message, best: int | None, keys: Mapping[str, str] | N
     return Message(message.tensors, {"algorithm": dict(message.facts), "best": best, **hiding})
 
 
-def sample_sites(sites: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:
-    """A random part of the sites, at least one, sorted."""
-    count = max(1, round(share * len(sites)))
+def sample_sites(sites: tuple[str, ...], share: float, seed: int, *, fewest: int = 1) -> tuple[str, ...]:
+    """A random part of the sites, sorted. fewest: how many at least; fewer replies than a rule needs serve nobody."""
+    count = max(fewest, round(share * len(sites)))
     order = torch.randperm(len(sites), generator=torch.Generator().manual_seed(seed)).tolist()
     return tuple(sorted(sites[i] for i in order[:count]))
 
@@ -376,8 +382,17 @@ def _add_losses(last: Outcome, replies: Mapping[str, Message], round_: int, trus
     if trust.rule.name != MEAN.name and values:  # one false loss could choose the round for everybody
         total = median(values.values())
     totals = {**last.totals, str(round_): total} if sizes else dict(last.totals)
-    # Only rounds scored by the same sites are comparable: a round scored by an easy site alone would look best.
-    comparable_totals = {
-        name: loss for name, loss in totals.items() if all(name in series for series in losses.values())
-    }
-    return replace(last, losses=losses, totals=totals, best=best_round(comparable_totals))
+    comparable = comparable_totals(losses, totals, trust.rule)
+    return replace(last, losses=losses, totals=totals, best=best_round(comparable))
+
+
+def comparable_totals(
+    losses: Mapping[str, Mapping[str, Json]], totals: Mapping[str, Json], rule: Rule = MEAN
+) -> dict[str, Json]:
+    """Round -> total, of the rounds that can be compared.
+
+    By `mean` they are those scored by the same sites: a round scored by an easy site alone would look best. A median
+    over more than half of the sites is not moved so, and a site that scores a single round must not choose it.
+    """
+    needed = len(losses) if rule.name == MEAN.name else len(losses) // 2 + 1
+    return {name: loss for name, loss in totals.items() if sum(name in series for series in losses.values()) >= needed}
