@@ -10,8 +10,8 @@ Statistical Rates, ICML 2018, definitions 1 and 2. `krum`: Blanchard, El Mhamdi,
 with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017, section 4. `norm_bounded`: Sun, Kairouz, Suresh,
 McMahan: Can You Really Backdoor Federated Learning?, 2019, section 5.1, there with a constant bound.
 
-The papers' hospitals have as many patients each. Here `median` and `trimmed_mean` count every hospital once, whatever
-the method's `weights` say: a number of patients is no vote. The others keep the method's weights.
+The papers' hospitals have as many patients each. Here `median`, `trimmed_mean` and `krum` count every hospital once,
+whatever the method's `weights` say: a number of patients is no vote. `norm_bounded` keeps the method's weights.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Krum:
     """The `kept` replies with the smallest sums of squared distances to their K - attackers - 2 nearest others.
 
     attackers: f, how many hospitals may send anything; the proof needs K >= 2 f + 3. kept: m, 1 = Krum, more =
-    Multi-Krum, whose mean is weighted as the method says. A hospital whose reply is not kept still counts as answered:
-    what stays at home goes on.
+    Multi-Krum, the plain mean of these. A hospital whose reply is not kept still counts as answered: what stays at home
+    goes on, and methods that count replies (SCAFFOLD, FedDyn) count it.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -125,7 +125,8 @@ class Krum:
         square = _square_distances([replies[site] for site in sites])
         nearest = square.sort(dim=1).values[:, 1 : len(sites) - self.attackers - 1]  # the first is the reply itself
         order = nearest.sum(dim=1).sort(stable=True).indices.tolist()
-        return {site: replies[site] for site in sorted(sites[place] for place in order[: self.kept])}
+        kept = {sites[place]: replies[sites[place]] for place in order[: self.kept]}
+        return _replace_tensors(replies, lambda stack: stack.mean(dim=0), kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,11 +201,11 @@ class _Center(Protocol):
         ...
 
 
-def _replace_tensors(replies: Replies, center: _Center) -> Replies:
-    """All replies with the same tensors, each the center of those that arrived; facts stay."""
+def _replace_tensors(replies: Replies, center: _Center, kept: Replies | None = None) -> Replies:
+    """All replies with the same tensors, each the center of those that arrived, or of those to keep; facts stay."""
     tensors = dict[str, Tensor]()
     for name, like in next(iter(replies.values())).tensors.items():
-        stack = torch.stack([reply.tensors[name] for reply in replies.values()]).double()
+        stack = torch.stack([reply.tensors[name] for reply in (kept or replies).values()]).double()
         value = center(stack)
         tensors[name] = (value if like.is_floating_point() else value.round()).to(like.dtype)
     return {site: Message({n: v.clone() for n, v in tensors.items()}, r.facts) for site, r in replies.items()}

@@ -66,7 +66,7 @@ def use_released_counts(parts: Replies, counts: Counts) -> dict[str, Message]:
 def measure_updates(replies: Replies, sent: Replies, counts: Counts) -> dict[str, Update]:
     """Site -> its update in a round. replies: as they came, of one form; sent: what their sites got before.
 
-    Control variates and gradients are not judged: where hospitals' classes differ, those of honest ones differ tenfold.
+    Control variates and gradients are judged apart: where classes differ, those of honest hospitals differ tenfold.
     """
     form = next(iter(replies.values())).tensors
     names = [n for n, like in form.items() if like.is_floating_point() and not n.startswith(DIFFERENCES)]

@@ -33,7 +33,7 @@ def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str,
     config = world.config
     task, method = config.task_of(label), config.train.methods[label]
     work = override_settings(config.train.work, config.train.method_work.get(label, {}))
-    changes = any(config.work(label, name).rate != Rate() for name in config.sites)
+    changes = any(each.rate != Rate() for each in (work, *(config.work(label, name) for name in config.sites)))
     return {
         "label": label,
         "algorithm": to_plain(method),

@@ -20,6 +20,7 @@ from federation.pretraining import start_task_with
 from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import Trust, conduct_training, method_schedule
+from federation.verdict import LARGEST_COUNT
 from pipelines.coordinator.artifacts import CENTRAL, read_counts
 from pipelines.coordinator.conversations import build_opening, pooled_engine, task_facts
 from pipelines.coordinator.paid_before import check_nothing_lost
@@ -155,7 +156,7 @@ def count_examples(world: World, inputs: Mapping[str, Path], label: str) -> dict
     unit: Literal["images", "patients"] = "images" if config.privacy == "none" else "patients"
     exact = Counted if config.privacy == "none" else CountedOnce
     return {
-        site: {split: counted.splits[split][unit] for split in counted.splits}
+        site: {split: min(counted.splits[split][unit], LARGEST_COUNT) for split in counted.splits}
         for site, counted in read_counts(inputs["ingest"]).items()
         if isinstance(counted, exact)
     }
