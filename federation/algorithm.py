@@ -97,6 +97,16 @@ def _declares(algorithm: Algorithm, promise: str) -> bool:
     return vars(type(algorithm)).get(promise) is True
 
 
+def find_class_needs(algorithm: Algorithm, task: Task) -> list[str]:
+    """A sentence if a method needs classes, and the task learns a number. A method declares this by an attribute or
+    property `needs_classes`, which says what for; a class that inherits its functions inherits it, too.
+    """
+    why: str = getattr(algorithm, "needs_classes", "")
+    if task.kind != "regression" or not why:
+        return []
+    return [f"{algorithm.name} needs classes, and the task is a number: {why}; leave this method out"]
+
+
 def recipient_of(algorithm: Algorithm) -> Recipient:
     """Who receives a site's introduction and its replies in training.
 

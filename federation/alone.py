@@ -11,6 +11,9 @@ A support vector machine keeps rows of its training patients. Here its kernel is
 and Recht, NIPS 2007; orthogonal ones, Yu et al., Orthogonal random features, NIPS 2016), the same everywhere, so that a
 model holds a weight for each wave, and no row of a patient.
 
+Of a number they are ridge regression (RidgeCV) and support vector regression (SVR, epsilon 0.1 of the labels' standard
+deviation), by the same strengths, cost and kernel.
+
 Decisions become probabilities by logistic regression on decisions for patients that the learner was not fitted to
 (Platt, 1999), in three folds by patient.
 """
@@ -34,7 +37,7 @@ from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.parameters import prefixed, read_parameters
 from federation.promised import resolve_name
-from federation.task import Output, Task
+from federation.task import STEPS, Output, Task
 from privacy.dp.access import Draw
 from privacy.message import Call, Message
 
@@ -131,7 +134,9 @@ def _draw_directions(width: int, waves: int) -> Tensor:
 
 
 def fit_machine(module: Machine, x: Tensor, y: Tensor, patient: Tensor, classes: int) -> None:
-    """Fit the module's parameters to rows x (n, d) with classes y and patients (n,)."""
+    """Fit the module's parameters to rows x (n, d) with labels y and patients (n,). classes: 1 = labels are numbers, in
+    steps of their range.
+    """
     if module.waves and len(x) > ROWS:
         chosen_rows = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(x))[:ROWS]))
         x, y, patient = x[chosen_rows], y[chosen_rows], patient[chosen_rows]
@@ -140,8 +145,11 @@ def fit_machine(module: Machine, x: Tensor, y: Tensor, patient: Tensor, classes:
             variance = float(x.double().var(correction=0))
             module.rate.fill_(math.sqrt(2 / (x.shape[1] * variance)) if variance > 0 else 1.0)
         z = module.embed_rows(x).double().numpy()
-        learn = _fit_svm if module.waves else _fit_ridge
-        weight, bias = fit_calibrated_logits(learn, z, y.numpy(), patient.numpy(), classes)
+        if classes == 1:
+            weight, bias = fit_number(z, y.numpy(), machine=module.waves > 0)
+        else:
+            learn = _fit_svm if module.waves else _fit_ridge
+            weight, bias = fit_calibrated_logits(learn, z, y.numpy(), patient.numpy(), classes)
         module.head.weight.copy_(torch.from_numpy(weight))
         module.head.bias.copy_(torch.from_numpy(bias))
 
@@ -158,6 +166,29 @@ class Decisions(NamedTuple):
         """z @ weight.T + bias of rows z (n, d): (n, k)."""
         decisions: Floats = z @ self.weight.T + self.bias
         return decisions
+
+
+def fit_number(z: Floats, y: Integers, *, machine: bool) -> tuple[Floats, Floats]:
+    """Weight (1, d) and bias (1,) of the number that is predicted for rows z (n, d), -1 and 1 at the ends of its range.
+
+    y: (n,) steps of the range. machine: support vector regression with the kernel z @ z.T, or else ridge regression.
+    Labels are standardized for both, so that neither depends on the range. Of equal labels the weights are 0.
+    """
+    from sklearn.linear_model import RidgeCV  # slow to import
+    from sklearn.svm import SVR
+
+    target = y * (2 / STEPS) - 1
+    middle, spread = float(target.mean()), float(target.std())
+    if spread == 0:
+        return np.zeros((1, z.shape[1])), np.array([middle])
+    standard = (target - middle) / spread
+    if machine:
+        regression = SVR(C=1.0, kernel="precomputed", epsilon=0.1).fit(z @ z.T, standard)
+        weight, bias = regression.dual_coef_[0] @ z[regression.support_], float(regression.intercept_[0])
+    else:
+        ridge = RidgeCV(alphas=STRENGTHS).fit(z, standard)
+        weight, bias = np.ravel(ridge.coef_), float(np.ravel(ridge.intercept_)[0])
+    return spread * weight[None], np.array([middle + spread * bias])
 
 
 Learner: TypeAlias = Callable[[Floats, Integers], Decisions]

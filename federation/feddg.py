@@ -62,6 +62,7 @@ class FedDG:
     one_model: ClassVar = True
     averaging: ClassVar = True
     recipient: ClassVar[Recipient] = "sites"
+    needs_classes: ClassVar = "it contrasts the edges of structures in masks"
 
     name: Literal["feddg"] = "feddg"
     beta: float = 1e-3

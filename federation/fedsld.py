@@ -43,6 +43,7 @@ class FedSld:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
     averaging: ClassVar = True
+    needs_classes: ClassVar = "it weighs examples by the shares of classes"
 
     name: Literal["fedsld"] = "fedsld"
     share: Literal["batch", "site"] = "batch"

@@ -13,7 +13,7 @@ from federation.descent import Site, Work
 from federation.parameters import read_parameters
 from federation.participant import answer_training_call, facts_of_fixed
 from federation.randomness import use_seed
-from federation.task import Task
+from federation.task import STEPS, Task
 from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.events import NOTHING, Event, compose_events
 from privacy.dp.protection import Protection
@@ -183,7 +183,8 @@ def _list_texts(value: Json) -> Iterator[str]:
 
 
 def zero_patients(task: Task, count: int = 2) -> dict[Split, Rows]:
-    """Invented patients of zeros, one row each, with the classes in turn."""
-    y = (torch.arange(count) % task.classes).view(count, *[1] * len(task.spatial)).repeat(1, *task.spatial)
+    """Invented patients of zeros, one row each, with the classes in turn, or with both ends of a number's range."""
+    labels = torch.arange(count) % 2 * STEPS if task.kind == "regression" else torch.arange(count) % task.classes
+    y = labels.view(count, *[1] * len(task.spatial)).repeat(1, *task.spatial)
     rows = Rows(torch.zeros(count, *task.inputs), y, torch.arange(count))
     return {"train": rows, "validation": rows}

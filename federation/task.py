@@ -1,6 +1,7 @@
 """The learning task of all sites: the kind of label, the network, and the loss of one example.
 
-Classification has a label per example; segmentation has a class per pixel or voxel, of which 0 is the background.
+Classification has a class per example; segmentation has a class per pixel or voxel, of which 0 is the background;
+regression has a number per example, as a step of its declared range.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from privacy.dp.access import Batch, Forward
 from privacy.dp.chunks import apply_to_each_row, at_once
 from privacy.message import Params
 
-Kind: TypeAlias = Literal["classification", "segmentation"]
+Kind: TypeAlias = Literal["classification", "segmentation", "regression"]
+STEPS = 2**16
+"""A number that is learnt is kept as one of the steps 0 .. STEPS of its declared range: labels are whole numbers in
+every task, and nothing that is learnt or scored depends on the unit."""
 SMOOTH = 1e-5  # in both parts of the Dice ratio, as in MONAI: an absent class that is not predicted has loss 0
 
 
 class Output(NamedTuple):
     """What every network returns. logits: (b, classes); features: (b, d); maps: class activation maps or None.
 
-    In segmentation logits are (b, classes, *spatial), features (b, d, *spatial), and maps None.
+    In segmentation logits are (b, classes, *spatial), features (b, d, *spatial), and maps None. In regression logits
+    are (b, 1): -1 is the low end of the range, 1 the high end.
     """
 
     logits: Tensor
@@ -35,7 +40,8 @@ class Output(NamedTuple):
 class Model(Protocol):
     """Settings that build a network. Its parts are named `stem`, `blocks.k`, `head`, so that methods can split it.
 
-    A segmentation model has an attribute `kind`.
+    A segmentation model has an attribute `kind`. A model of labels that can also give one number an example has an
+    attribute `numbers`, which is True.
     """
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
@@ -57,12 +63,13 @@ class Holder(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """inputs: shape of one example, without the batch; classes: number of label values, which are 0 .. classes-1.
+    """inputs: shape of one example, without the batch; classes: number of label values, which are 0 .. classes-1; 1 in
+    regression, whose labels are 0 .. STEPS.
     begun: initial parameters of a new network; parameters that are not in it are drawn at random, all if it is None.
     frozen: tensors that networks use and neither train nor send, as the text transformer of `federation.models.clip`.
 
     Raises:
-        ValueError: the model is for the other kind of task.
+        ValueError: the model is for another kind of task.
     """
 
     model: Model
@@ -74,13 +81,18 @@ class Task:
 
     def __post_init__(self) -> None:
         model_kind: Kind = getattr(self.model, "kind", "classification")
-        if model_kind != self.kind:
-            what = getattr(self.model, "name", type(self.model).__name__)
+        what = getattr(self.model, "name", type(self.model).__name__)
+        if self.kind == "regression":
+            if model_kind != "classification" or getattr(self.model, "numbers", False) is not True:
+                raise ValueError(f"the model {what} gives no number: choose another, as cnn, resnet18, mlp or features")
+            if self.classes != 1:
+                raise ValueError(f"regression has one number an example, found classes {self.classes}: say 1")
+        elif model_kind != self.kind:
             raise ValueError(f"the model {what} is for {model_kind}, the task is {self.kind}: choose another of them")
 
     @property
     def spatial(self) -> tuple[int, ...]:
-        """Shape of one example's target: its sides in segmentation, empty in classification."""
+        """Shape of one example's target: its sides in segmentation, empty where there is one label."""
         return self.inputs[1:] if self.kind == "segmentation" else ()
 
     def network(self) -> nn.Module:
@@ -102,7 +114,7 @@ class Task:
         return self.model.losses(output, batch.y)
 
     def validation(self, forward: Forward, batch: Batch) -> Tensor:
-        """Cross-entropy of each example (b,), and in segmentation `overlap_loss`: the same for all methods."""
+        """Loss of each example (b,) by `label_loss`, or in segmentation by `overlap_loss`: the same for all methods."""
         output = forward(batch.x)
         if not isinstance(output, Output) or batch.y is None:
             raise TypeError(f"a network returns Output and validation needs labels, found {type(output).__name__}")
@@ -110,18 +122,19 @@ class Task:
 
     def comparable_loss(self, output: Output, y: Tensor) -> Tensor:
         """The loss of each example (b,) that depends on no model's settings and needs no maps."""
-        return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
+        return overlap_loss(output, y) if self.kind == "segmentation" else label_loss(output, y)
 
     def probabilities(self, module: nn.Module, x: Tensor, *, alone: bool = False) -> Tensor:
-        """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode.
+        """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode; in regression (n, 1), the place
+        of the predicted number in its range, 0 = the low end, 1 = the high end.
 
         alone: each example passes by itself, so that its probabilities do not depend on the others, not even by
         rounding. Values that are released with noise must be computed so: `privacy.dp.persample` says why.
         """
 
         def predict(part: Tensor) -> Tensor:
-            probability: Tensor = module(part).logits.softmax(dim=1)
-            return probability
+            logits: Tensor = module(part).logits
+            return place_in_range(logits) if self.kind == "regression" else logits.softmax(dim=1)
 
         module.eval()
         with torch.no_grad():
@@ -136,6 +149,28 @@ class Task:
 def is_segmenting(module: nn.Module) -> bool:
     """Whether an unwrapped network predicts a class per pixel."""
     return getattr(module, "kind", "classification") == "segmentation"
+
+
+def label_loss(output: Output, y: Tensor) -> Tensor:
+    """The loss of one label an example, (b,): cross-entropy, or of a network with a single logit, which gives a number,
+    `huber_loss`.
+    """
+    return huber_loss(output, y) if output.logits.shape[1] == 1 else cross_entropy(output, y)
+
+
+def huber_loss(output: Output, y: Tensor) -> Tensor:
+    """Half the squared difference of logits (b, 1) and labels y (b,) in 0 .. STEPS, the range scaled to [-1, 1]: (b,).
+
+    Beyond half the range it is linear (Huber, Annals of Mathematical Statistics 35, 1964, with delta 1), so that its
+    slope is at most 1, as that of cross-entropy: the same sizes of steps do for both.
+    """
+    target = y.to(output.logits.dtype) * (2 / STEPS) - 1
+    return functional.huber_loss(output.logits[:, 0], target, reduction="none", delta=1.0)
+
+
+def place_in_range(logits: Tensor) -> Tensor:
+    """Where in the range predictions lie, in [0, 1]: a number outside of it is never predicted. logits: (b, 1)."""
+    return ((logits + 1) / 2).clamp(0, 1)
 
 
 def cross_entropy(output: Output, y: Tensor) -> Tensor:

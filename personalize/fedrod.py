@@ -40,6 +40,7 @@ class FedRod:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
     averaging: ClassVar = True
+    needs_classes: ClassVar = "it shifts logits by the shares of classes"
 
     name: Literal["fedrod"] = "fedrod"
     gamma: float = 1.0

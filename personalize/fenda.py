@@ -85,7 +85,7 @@ def is_shared(name: str) -> bool:
 
 
 def objective(task: Task) -> Objective:
-    """The model's own loss; cross-entropy if that needs activation maps, which two extractors side by side do not
+    """The model's own loss; that of validation if that needs activation maps, which two extractors side by side do not
     have.
     """
     return task.validation if isinstance(task.model, Cam) else task.objective
@@ -93,12 +93,13 @@ def objective(task: Task) -> Objective:
 
 class Parallel(nn.Module):
     """Takes the task network's input; features (b, H_G + H_i), or (b, H_G + H_i, *spatial) in segmentation, the shared
-    ones first. A single logit is compared with 0.
+    ones first. A single logit for two classes is compared with 0.
     """
 
     def __init__(self, task: Task, shared: nn.Module, local: nn.Module | None, width: int, outputs: int) -> None:
         super().__init__()
         self.shared, self.local = shared, local
+        self.versus_zero = outputs == 1 and task.classes == 2
         with torch.random.fork_rng(devices=()):  # dropout draws the same numbers as with the extractors' own heads
             self.head = new_head(task, width, outputs)
 
@@ -106,7 +107,7 @@ class Parallel(nn.Module):
         sides = [self.shared] if self.local is None else [self.shared, self.local]
         features = torch.cat([side(x).features for side in sides], dim=1)
         logits = self.head(features)
-        return Output(functional.pad(logits, (1, 0)) if logits.shape[1] == 1 else logits, features)
+        return Output(functional.pad(logits, (1, 0)) if self.versus_zero else logits, features)
 
 
 def extractor(model: Model, task: Task) -> tuple[nn.Module, int, int]:

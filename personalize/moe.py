@@ -43,6 +43,7 @@ class MoE:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     summable: ClassVar = True
     averaging: ClassVar = True
+    needs_classes: ClassVar = "it mixes probabilities of classes"
 
     name: Literal["moe"] = "moe"
     gate: float | None = None

@@ -72,6 +72,11 @@ class Partial:
         """Which of the names it computes as; a subclass may have another name."""
         return resolve_name(self, SHARED)
 
+    @property
+    def needs_classes(self) -> str:
+        """What it needs classes for; empty: for nothing."""
+        return "its private intercept begins at the shares of classes" if self.kind == INTERCEPT else ""
+
     def shared(self, module: nn.Module) -> Shared:
         """A predicate that says which of this network's parameters and buffers are shared."""
         return SHARED[self.kind](module, DEPTH if self.depth is None else self.depth)

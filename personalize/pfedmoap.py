@@ -51,6 +51,7 @@ class PFedMoAP:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     recipient: ClassVar[Recipient] = "sites"
+    needs_classes: ClassVar = "it learns the words for classes"
 
     name: Literal["pfedmoap"] = "pfedmoap"
     experts: int = 10

@@ -87,7 +87,7 @@ def without_effect(module: nn.Module, shared: Shared, method: str, remedy: str =
 
 def new_head(task: Task, width: int, outputs: int) -> nn.Module:
     """A linear map of features to logits; in segmentation the same at every place, a 1x1 convolution."""
-    if task.kind == "classification":
+    if task.kind != "segmentation":
         return nn.Linear(width, outputs)
     return (nn.Conv3d if len(task.spatial) == 3 else nn.Conv2d)(width, outputs, kernel_size=1)
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from federation.task import Output, cross_entropy
+from federation.task import Output, label_loss
 from privacy.settings_error import refuse, unmet
 
 Norm: TypeAlias = Literal["batch", "group"]
@@ -25,6 +25,7 @@ class Cnn:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    numbers: ClassVar = True
 
     name: Literal["cnn"] = "cnn"
     widths: tuple[int, ...] = (16, 24, 32, 48)
@@ -39,8 +40,8 @@ class Cnn:
         return CnnModule(inputs, classes, self.widths, self.norm)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
-        """Cross-entropy, per example."""
-        return cross_entropy(output, y)
+        """Cross-entropy, or Huber loss of a number, per example."""
+        return label_loss(output, y)
 
 
 class CnnModule(nn.Module):

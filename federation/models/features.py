@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from federation.features import AnyExtractor
 from federation.models.mlp import MlpModule
-from federation.task import Output, cross_entropy
+from federation.task import Output, label_loss
 from privacy.settings_error import out_of_range, refuse, unmet
 
 
@@ -26,6 +26,7 @@ class Features:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    numbers: ClassVar = True
 
     name: Literal["features"] = "features"
     of: AnyExtractor
@@ -66,5 +67,5 @@ class Features:
         return MlpModule(prod(inputs), classes, self.hidden, 0.0)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
-        """Cross-entropy, per example."""
-        return cross_entropy(output, y)
+        """Cross-entropy, or Huber loss of a number, per example."""
+        return label_loss(output, y)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.task import Output, cross_entropy
+from federation.task import Output, label_loss
 from privacy.settings_error import refuse, unmet
 
 
@@ -22,6 +22,7 @@ class Mlp:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    numbers: ClassVar = True
 
     name: Literal["mlp"] = "mlp"
     hidden: tuple[int, ...] = (10,)
@@ -41,18 +42,24 @@ class Mlp:
         """A network for examples of any shape; they are flattened."""
         if self.logits == "one" and classes != 2:
             raise ValueError(f"model.logits: one needs two classes, found {classes}; say all")
-        return MlpModule(prod(inputs), 1 if self.logits == "one" else classes, self.hidden, self.dropout)
+        one = self.logits == "one"
+        return MlpModule(prod(inputs), 1 if one else classes, self.hidden, self.dropout, versus_zero=one)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
-        """Cross-entropy, per example."""
-        return cross_entropy(output, y)
+        """Cross-entropy, or Huber loss of a number, per example."""
+        return label_loss(output, y)
 
 
 class MlpModule(nn.Module):
-    """See `Mlp`. Features are the last hidden layer (b, hidden[-1]), or the input if there is none."""
+    """See `Mlp`. Features are the last hidden layer (b, hidden[-1]), or the input if there is none. versus_zero:
+    whether the one output is compared with 0 for class 0.
+    """
 
-    def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...], dropout: float) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, hidden: tuple[int, ...], dropout: float, *, versus_zero: bool = False
+    ) -> None:
         super().__init__()
+        self.versus_zero = versus_zero
         widths = (inputs, *hidden)
         layers = [
             nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)) for a, b in zip(widths, hidden, strict=False)
@@ -66,4 +73,4 @@ class MlpModule(nn.Module):
         for block in self.blocks:
             h = block(h)
         logits = self.head(h)
-        return Output(functional.pad(logits, (1, 0)) if self.head.out_features == 1 else logits, h)
+        return Output(functional.pad(logits, (1, 0)) if self.versus_zero else logits, h)

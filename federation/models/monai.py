@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from federation.models.adapted import adapted
 from federation.models.cnn import Norm
-from federation.task import Kind, Output, cross_entropy, overlap_loss
+from federation.task import Kind, Output, label_loss, overlap_loss
 from privacy.settings_error import Problem, refuse, shorten_value
 
 Value: TypeAlias = bool | int | float | str | tuple[bool | int | float | str, ...] | None
@@ -154,6 +154,7 @@ class Monai:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    numbers: ClassVar = True
 
     name: Literal["monai"] = "monai"
     network: str
@@ -204,8 +205,8 @@ class Monai:
         return network
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
-        """Cross-entropy, per example; in segmentation with soft Dice."""
-        return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
+        """Cross-entropy, or Huber loss of a number, per example; in segmentation with soft Dice."""
+        return overlap_loss(output, y) if self.kind == "segmentation" else label_loss(output, y)
 
 
 def _find_network_problems(network: str) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from federation.code_digest import code_digest
 from federation.models.adapted import OwnModule, adapted
-from federation.task import Kind, Output, cross_entropy, overlap_loss
+from federation.task import Kind, Output, label_loss, overlap_loss
 from privacy.dp.chunks import compute_repeatably
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse
@@ -43,6 +43,7 @@ class Own:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    numbers: ClassVar = True
 
     name: Literal["own"] = "own"
     network: str
@@ -78,8 +79,8 @@ class Own:
         return module
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
-        """Cross-entropy, per example; in segmentation with soft Dice."""
-        return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
+        """Cross-entropy, or Huber loss of a number, per example; in segmentation with soft Dice."""
+        return overlap_loss(output, y) if self.kind == "segmentation" else label_loss(output, y)
 
 
 def register_network(name: str, build: Build) -> str:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from federation.models.cnn import Norm
-from federation.task import Output, cross_entropy
+from federation.task import Output, label_loss
 from privacy.settings_error import refuse, unmet
 
 
@@ -25,6 +25,7 @@ class ResNet18:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    numbers: ClassVar = True
 
     name: Literal["resnet18"] = "resnet18"
     width: int = 64
@@ -39,8 +40,8 @@ class ResNet18:
         return ResNet18Module(inputs, classes, self)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
-        """Cross-entropy, per example."""
-        return cross_entropy(output, y)
+        """Cross-entropy, or Huber loss of a number, per example."""
+        return label_loss(output, y)
 
 
 class ResNet18Module(nn.Module):

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from torch import nn
 
 from federation.parameters import loaded
-from federation.task import Task, cross_entropy
+from federation.task import Task, label_loss
 from pipelines.data.stored import of_patients
 from pipelines.hospital.hospital import Context, Done, Hospital, rows_of
 from pipelines.hospital.inversion import invert_model
@@ -96,7 +96,7 @@ def _compute_losses(task: Task, module: nn.Module, rows: Rows) -> NDArray[np.flo
     module.eval()
     with torch.no_grad():
         pairs = zip(torch.split(rows.x, 256), torch.split(rows.y, 256), strict=True)
-        losses = torch.cat([cross_entropy(module(x), y).double().cpu() for x, y in pairs])
+        losses = torch.cat([label_loss(module(x), y).double().cpu() for x, y in pairs])
     return np.asarray(losses.nan_to_num().numpy(), dtype=np.float64)
 
 

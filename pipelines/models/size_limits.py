@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from math import prod
 
+from federation.algorithm import find_class_needs
 from federation.descent import Work
 from federation.sizes import PARAMETERS, TooLarge, check_size
 from federation.task import Task
@@ -33,7 +34,9 @@ def find_size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[
     ]
     if min(task.inputs, default=0) < 1 or prod(task.inputs) > PARAMETERS:
         problems.append(f"inputs must be positive sides of at most {PARAMETERS} numbers, found {list(task.inputs)}")
-    return problems or no_prompt(algorithm.name, task) or _too_large(algorithm, task)
+    return (
+        problems or no_prompt(algorithm.name, task) or find_class_needs(algorithm, task) or _too_large(algorithm, task)
+    )
 
 
 def _too_large(algorithm: AnyAlgorithm, task: Task) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from federation.algorithm import find_class_needs
 from federation.descent import Work
 from federation.models.monai import Unmade
 from federation.models.own import Own
@@ -78,7 +79,8 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
         except ValueError as error:
             yield Problem(("task", "kind"), f"{error} (method {label})")
             continue
-        if wrong := no_prompt(run.train.methods[label].name, task):
+        method = run.train.methods[label]
+        if wrong := no_prompt(method.name, task) or find_class_needs(method, task):
             yield from (Problem(("train", "methods", label), text) for text in wrong)
             continue
         if not is_buildable(task):
