@@ -15,6 +15,7 @@ from evaluation.leaving import Departure, describe_departures
 from evaluation.notices import Notice, run_notices, site_notices
 from evaluation.recommended_words import HOW_RECOMMENDED
 from evaluation.records import RunPage, SitePage
+from evaluation.rows import best_word
 from evaluation.wording import format_list, format_number
 from privacy.release.statement import Statement
 
@@ -111,8 +112,8 @@ def _describe_selection(
             most = max((optimism.get(choice.site, math.nan) for choice in by_validation), default=math.nan)
             by = f", by about {format_number(most)} (bootstrap)" if math.isfinite(most) else ""
             sentences.append(
-                f"The highest {measure} on the test patients: {format_list(tops)}. Picking the best of {lines} on the "
-                f"same patients overstates its score{by}."
+                f"The {best_word(measure)} {measure} on the test patients: {format_list(tops)}. Picking the best of "
+                f"{lines} on the same patients overstates its score{by}."
             )
     if by_test := [choice for choice in site_choices if choice.by == "test"]:
         flattered = {choice.site: optimism.get(choice.site, math.nan) for choice in by_test}
@@ -122,9 +123,9 @@ def _describe_selection(
         )
         flattery = f": by about {amounts} (bootstrap)" if amounts else ""
         sentences.append(
-            f"Chosen by the highest {measure} on the test patients, because there is no validation loss to choose by. "
-            f"The best of {lines} on the same patients looks better than it is{flattery}; test it on new patients "
-            "before use."
+            f"Chosen by the {best_word(measure)} {measure} on the test patients, because there is no validation loss "
+            f"to choose by. The best of {lines} on the same patients looks better than it is{flattery}; test it on new "
+            "patients before use."
         )
     return tuple(sentences)
 

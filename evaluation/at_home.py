@@ -24,7 +24,9 @@ class Chosen(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """AUC on a hospital's validation patients, by line. weight: its images outside their most common class."""
+    """Scores on a hospital's validation patients by line, more is better. weight: its images outside their most common
+    class; of a number all its images.
+    """
 
     scores: Mapping[str, float]
     weight: int

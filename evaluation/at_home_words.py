@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from evaluation.at_home import AtHome
 from evaluation.choice import interval_sign
-from evaluation.rows import ScoreRow
+from evaluation.rows import LOWER_IS_BETTER, ScoreRow
 from evaluation.wording import format_count, format_list, format_signed
 
 
@@ -45,8 +45,11 @@ def _describe_gain(row: ScoreRow, at_home: AtHome) -> str:
             f"Whether a federated line is better than what each hospital keeps to itself is not known: "
             f"{row.method} could not be compared with {reference}{among}."
         )
+    change = f"changes the {row.measure} by"
+    if row.measure in LOWER_IS_BETTER:
+        change = f"gains in {row.measure}, as far as it is lower,"
     gain = (
-        f"{row.method} changes the {row.measure} by {format_signed(row.gain)} (95 % interval {format_signed(low)} to "
+        f"{row.method} {change} {format_signed(row.gain)} (95 % interval {format_signed(low)} to "
         f"{format_signed(high)}) over {reference}{among}"
     )
     sign = interval_sign(low, high)
@@ -62,11 +65,13 @@ def _describe_gain(row: ScoreRow, at_home: AtHome) -> str:
 
 def _describe_choice(at_home: AtHome) -> str:
     """How the two lines were chosen."""
+    measure = at_home.gains[0].measure if at_home.gains else ""
+    best = "lowest mean absolute error" if measure in LOWER_IS_BETTER else "highest mean AUC"
     if at_home.hospitals:
         whose = format_count(at_home.hospitals, "hospital", "hospitals")
         return (
-            f"Both have the highest mean AUC of their kind on validation patients of {whose}; test patients had no "
-            "part in the choice."
+            f"Both have the {best} of their kind on validation patients of {whose}; test patients had no part in the "
+            "choice."
         )
     why = "a private run tells none" if at_home.private else "there are none"
     return (

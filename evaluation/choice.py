@@ -18,18 +18,19 @@ import numpy as np
 from evaluation.decision import By, Decision
 from evaluation.histograms import Floats
 from evaluation.metrics import AUC, CALIBRATION, SENSITIVITY, SPECIFICITY, Measure
+from evaluation.numbers import MAE
 from evaluation.overlap import DICE
 from evaluation.protocols import Table, own_model_table
 from evaluation.recommendation import Recommendation
 from evaluation.recommended_words import describe_recommendation
 from evaluation.records import Model
-from evaluation.rows import FLOORS, PRIVATE, ScoreRow
+from evaluation.rows import FLOORS, PRIVATE, ScoreRow, rank_value
 from evaluation.wording import Words, format_count, format_list, format_number, format_signed
 
 SAME = "the same prediction for every patient"
 ONE_CLASS = "its test patients have one class only"
 NO_STRUCTURE = "none of its test patients has what is to be found"
-PRIMARY = (AUC.name, DICE.name)
+PRIMARY = (AUC.name, DICE.name, MAE)
 """Measures that compare models in words: the first one that is available."""
 
 
@@ -136,6 +137,11 @@ def primary_measure(rows: Sequence[ScoreRow]) -> str:
     return next((name for name in PRIMARY if name in measures), "")
 
 
+def select_primary(measures: Sequence[Measure]) -> Measure:
+    """Of a run's measures the one that compares models."""
+    return next(measure for measure in measures if measure.name in PRIMARY)
+
+
 def compute_optimism(tables: Mapping[str, Table], sites: Sequence[str], measure: Measure) -> dict[str, float]:
     """How much better the best of all methods at each hospital looks than it is, if it is chosen on the test patients.
 
@@ -143,8 +149,9 @@ def compute_optimism(tables: Mapping[str, Table], sites: Sequence[str], measure:
     estimates optimism; Tsamardinos et al. (2018) do so for the choice of a method. NaN with fewer than two methods.
     """
     own_tables = [own_model_table(table) for table in tables.values()]
+    sign = 1 if measure.higher_is_better else -1
     return {
-        site: _site_optimism([measure.of(table[site, site]) for table in own_tables if (site, site) in table])
+        site: _site_optimism([sign * measure.of(table[site, site]) for table in own_tables if (site, site) in table])
         for site in sites
     }
 
@@ -197,7 +204,7 @@ def _rank_usable_models(
         ranking[recommendation.method] = "recommended"
     validated = sorted((model for model in filed.values() if math.isfinite(model.loss)), key=lambda model: model.loss)
     scored = site_scores.at(site, site_scores.measure)
-    tested = sorted((scored[method] for method in filed if method in scored), key=lambda row: row.value, reverse=True)
+    tested = sorted((scored[method] for method in filed if method in scored), key=rank_value, reverse=True)
     for model in validated:
         ranking.setdefault(model.method, "validation")
     for row in tested:
@@ -227,7 +234,7 @@ def describe_guessing(row: ScoreRow, site_scores: OwnScores) -> str:
             return SAME
         return f"{AUC.name} {format_number(row.value)}{format_interval(row)}" if row.widest[0] <= 0.5 else ""
     floor = site_scores.floors.get((site, row.measure))
-    if floor is not None and math.isfinite(floor.value) and row.value <= floor.value:
+    if floor is not None and math.isfinite(floor.value) and rank_value(row) <= rank_value(floor):
         return f"{row.measure} {format_number(row.value)}, and {format_number(floor.value)} for the {floor.method}"
     return ""
 
@@ -240,7 +247,7 @@ def _describe_decision(
     finished_rows = {
         method: row for method, row in scored.items() if method not in {m.method for m in models if m.ended}
     }
-    top = max(finished_rows.values(), key=lambda row: row.value, default=None)
+    top = max(finished_rows.values(), key=rank_value, default=None)
     gone = format_list(
         [f"{m} ({describe_guessing(scored[m], site_scores)})" if m in scored else m for m in decision.withdrawn]
     )
@@ -257,7 +264,7 @@ def _describe_decision(
             decision.final,
         )
     score = scored.get(decision.method)
-    other = None if top is None or score is None or top.value <= score.value else top
+    other = None if top is None or score is None or rank_value(top) <= rank_value(score) else top
     texts = [
         f"In place of {gone}, which did no better than guessing on the test patients: these had a part in the choice, "
         "so this score flatters it a little."
@@ -311,7 +318,8 @@ def describe_score(
     if score is None:
         return ["It has no score on test patients, so how good it is there is not known."]
     patients = format_count(score.patients, "test patient", "test patients")
-    texts = [f"{score.measure} {format_number(score.value)}{format_interval(score)} on {patients}."]
+    unit = f" {words.unit}" if words.unit else ""
+    texts = [f"{score.measure} {format_number(score.value)}{unit}{format_interval(score)} on {patients}."]
     if not score.assessable:
         texts.append(f"These are too few patients{', or there is too much noise,' if score.noise else ''} to judge by.")
     texts.append(describe_gain(score, reference))

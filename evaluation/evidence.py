@@ -1,4 +1,4 @@
-"""The evidence in a hospital's reply: counts, noised counts, or overlaps of masks."""
+"""The evidence in a hospital's reply: counts, noised counts, overlaps of masks, or errors of numbers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from torch import Tensor
 
 from evaluation.histograms import from_tensors
 from evaluation.noised import from_tensors as from_noised
+from evaluation.numbers import from_noised_tensors as from_noised_errors
+from evaluation.numbers import from_tensors as from_errors
 from evaluation.overlap import from_tensors as from_overlaps
 from evaluation.protocols import Evidence
 
@@ -17,8 +19,12 @@ def parse_evidence(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *
     contains its copies.
 
     Raises:
-        ValueError: the tensors are none of the three.
+        ValueError: the tensors are none of these.
     """
+    if "error_bins" in tensors:
+        return from_noised_errors(tensors, facts, copies=copies, seed=seed)
+    if "errors" in tensors:
+        return from_errors(tensors)
     if "noised" in tensors:
         return from_noised(tensors, facts, copies=copies, seed=seed)
     return from_overlaps(tensors) if "totals" in tensors else from_tensors(tensors)

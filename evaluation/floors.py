@@ -5,8 +5,10 @@ the most common class. Its AUC and balanced accuracy are 0.5 at each hospital; o
 its AUC shows how much is gained by distinguishing the hospitals. It is a generous baseline: the share is that of the
 test set, not of training.
 
-The baseline of segmentation is the mean mask: every image gets the same mask, the usual place of the structure in the
-hospital's own training masks. The hospital computes and scores it like a model.
+The baseline of a number is the median guess: the median of the hospital's training labels for every image, which has
+the least mean absolute error of all such guesses. The baseline of segmentation is the mean mask: every image gets the
+same mask, the usual place of the structure in the hospital's own training masks. The hospital computes and scores both
+like a model.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evaluation.histograms import ODDS, Counts
+from evaluation.numbers import Errors
 from evaluation.overlap import Overlaps
 from evaluation.protocols import Evidence, Table, own_model_table
-from evaluation.rows import FLOORS, MAJORITY, MEAN_MASK, ScoreRow
+from evaluation.rows import FLOORS, MAJORITY, MEAN_MASK, MEDIAN, ScoreRow
 from evaluation.scale import cell_of
 
 
@@ -63,13 +66,14 @@ def drop_floors(rows: Iterable[ScoreRow]) -> list[ScoreRow]:
     return [row for row in rows if row.method not in FLOORS]
 
 
-def add_floor(tables: Mapping[str, Table], masks: Mapping[str, Overlaps] | None = None) -> dict[str, Table]:
+def add_floor(tables: Mapping[str, Table], scored: Mapping[str, Overlaps | Errors] | None = None) -> dict[str, Table]:
     """The tables of all methods, and the baseline at every site whose own model of a method was scored there.
 
-    masks: the mean mask's overlaps, by site, if methods segment.
+    scored: the mean mask's overlaps, or the median guess's errors, by site, if methods give masks or numbers.
     """
-    baseline: dict[tuple[str, str], Evidence] = {(site, site): overlaps for site, overlaps in (masks or {}).items()}
-    name = MEAN_MASK if baseline else MAJORITY
+    baseline: dict[tuple[str, str], Evidence] = {(site, site): evidence for site, evidence in (scored or {}).items()}
+    is_number = any(isinstance(evidence, Errors) for evidence in baseline.values())
+    name = MEDIAN if is_number else MEAN_MASK if baseline else MAJORITY
     for table in tables.values():
         counted_pairs = (
             (pair, evidence) for pair, evidence in own_model_table(table).items() if isinstance(evidence, Counts)

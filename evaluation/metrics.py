@@ -119,14 +119,15 @@ def _bin_centres(bins: int) -> Floats:
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric with its name, of `Counts` or of `overlap.Overlaps`: `of` gives (1 + B,), the sample's value and its
-    copies'; `rests`, the support of the sample's value.
+    """A metric with its name, of `Counts`, of `overlap.Overlaps` or of `numbers.Errors`: `of` gives (1 + B,), the
+    sample's value and its copies'; `rests`, the support of the sample's value. ranked: whether a model can gain in it.
     """
 
     name: str
     of: Callable[[Any], Floats]
     higher_is_better: bool = True
     rests: Callable[[Any], Support] = compute_support
+    ranked: bool = True
 
 
 def _balanced_accuracy(counts: Counts) -> Floats:

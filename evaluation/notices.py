@@ -17,6 +17,7 @@ from evaluation.attacks import (
 from evaluation.choice import describe_guessing, interval_sign, own_scores
 from evaluation.classes import TWO, compare_classes, describe_strange_counting
 from evaluation.harmony import Harmony
+from evaluation.numbers import MAE
 from evaluation.records import Missing, Model, OddUpdate, RunPage, SitePage, SplitCount
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import READABLE, Words, format_count, format_list
@@ -227,8 +228,9 @@ def _score_notices(
         weak = [method for method, row in method_rows.items() if not row.assessable]
         if weak and len(weak) == len(method_rows):
             row = method_rows[weak[0]]
-            rare = "of the rarest class" if classes else "positive"
-            poor.append(f"{site} ({format_count(row.patients, 'patient', 'patients')}, {row.positive_patients} {rare})")
+            rare = f", {row.positive_patients} {'of the rarest class' if classes else 'positive'}"
+            rare = "" if row.measure == MAE else rare
+            poor.append(f"{site} ({format_count(row.patients, 'patient', 'patients')}{rare})")
             continue
         if collapsed := [
             f"{m} ({why})" for m, row in method_rows.items() if (why := describe_guessing(row, site_scores))
@@ -263,7 +265,7 @@ def _run_class_notices(page: RunPage) -> Iterator[Notice]:
     """Notices of odd classes, only where hospitals count images exactly: a noised count does not show whether it is
     0.
     """
-    if page.structures:
+    if page.structures or page.number is not None:
         return
     counts_by_site = {
         site.site: counts
@@ -280,7 +282,7 @@ def _run_class_notices(page: RunPage) -> Iterator[Notice]:
 def _site_class_notices(page: SitePage) -> Iterator[Notice]:
     """A notice if this hospital probably counts its classes from another number."""
     counts = _count_classes(page.splits, page.classes)
-    if counts and not page.structures:
+    if counts and not page.structures and page.number is None:
         strange = {page.site: sum(study.reason == "bad_label" for study in page.quarantine)}
         yield from _counting_notices({page.site: counts}, page.classes, strange)
 

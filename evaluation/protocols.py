@@ -1,7 +1,7 @@
 """Protocols: which model is tested on which patients.
 
-All protocols read one table of evidence by (model site, test site): counts, or overlaps of masks. The terms, and what
-the papers call the same thing:
+All protocols read one table of evidence by (model site, test site): counts, overlaps of masks, or errors of numbers.
+The terms, and what the papers call the same thing:
 
 private: each site's model on its own test patients (VAFL and CusFL: private testing; FENDA for local models: siloed).
 public: each site's model on the union of all test sets, then the mean over models (CusFL V).
@@ -20,15 +20,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from evaluation import overlap
+from evaluation import numbers, overlap
 from evaluation.histograms import Counts, Floats, pool_counts
 from evaluation.intervals import Estimate, percentile_interval
 from evaluation.metrics import Measure
+from evaluation.numbers import Errors
 from evaluation.overlap import Overlaps
 from evaluation.support import NOISE_SHARE, Support
 
-Evidence: TypeAlias = Counts | Overlaps
-"""A hospital's scores of a model that predicts labels, or masks."""
+Evidence: TypeAlias = Counts | Overlaps | Errors
+"""A hospital's scores of a model that predicts classes, masks, or numbers."""
 Table: TypeAlias = Mapping[tuple[str, str], Evidence]
 """Evidence by (model site, test site)."""
 
@@ -80,8 +81,12 @@ def pool_evidence(sites: Sequence[Evidence]) -> Evidence:
     """
     counts = [evidence for evidence in sites if isinstance(evidence, Counts)]
     overlaps = [evidence for evidence in sites if isinstance(evidence, Overlaps)]
-    if counts and overlaps:
-        raise ValueError(f"{len(counts)} counts and {len(overlaps)} overlaps do not mix: score one task at a time")
+    errors = [evidence for evidence in sites if isinstance(evidence, Errors)]
+    if sum(map(bool, (counts, overlaps, errors))) > 1:
+        each = f"{len(counts)} counts, {len(overlaps)} overlaps and {len(errors)} errors"
+        raise ValueError(f"{each} do not mix: score one task at a time")
+    if errors:
+        return numbers.pool_errors(errors)
     return overlap.pool_overlaps(overlaps) if overlaps else pool_counts(counts)
 
 

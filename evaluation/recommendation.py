@@ -34,7 +34,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,11 +49,18 @@ LEVEL = 0.95
 
 
 class Validated(NamedTuple):
-    """A hospital's validation rows: classes y (n,) and patients (n,), and probabilities (n, C) of each model."""
+    """A hospital's validation rows: classes y (n,) and patients (n,), and probabilities (n, C) of each model; of
+    numbers places y in the range, and predicted places (n, 1).
+    """
 
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     patient: NDArray[np.int64]
     probabilities: Mapping[str, Floats]
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether numbers are predicted."""
+        return any(p.shape[1] == 1 for p in self.probabilities.values())
 
 
 class Gain(NamedTuple):
@@ -151,7 +158,11 @@ def measure_gains(
 
 
 def score_models(validated: Validated) -> dict[str, float]:
-    """The AUC of each model on the validation rows; without those that have none."""
+    """The AUC of each model on the validation rows; without those that have none. Of numbers 1 - the mean absolute
+    error in shares of the range.
+    """
+    if validated.are_numbers:
+        return {label: 1 - float(np.abs(p[:, 0] - validated.y).mean()) for label, p in validated.probabilities.items()}
     weights = np.ones((len(validated.y), 1))
     scores = {label: float(mean_auc(validated.y, p, weights)[0]) for label, p in validated.probabilities.items()}
     return {label: score for label, score in scores.items() if math.isfinite(score)}

@@ -16,6 +16,7 @@ from evaluation.decision import Decision
 from evaluation.drawing import Picture
 from evaluation.harmony import Harmony
 from evaluation.leaving import Left
+from evaluation.numbers import Number
 from evaluation.patients import Characteristic
 from evaluation.rows import GainRow, GapRow, ScoreRow
 from evaluation.wording import Words
@@ -160,7 +161,8 @@ class RunPage:
     each line closes, where there is an oracle. untreated: the external line over which the gains of other lines are
     computed. augmented: hospitals' synthetic training images, if any were asked for. others: code from outside this
     package. at_home: what federated lines gain over the best that hospitals keep to themselves. odd_updates: of single
-    hospitals in training. merging: how replies were merged, and whether single ones can be judged, in words.
+    hospitals in training. merging: how replies were merged, and whether single ones can be judged, in words. number: what is
+    predicted, if that is a number.
     """
 
     title: str
@@ -201,6 +203,12 @@ class RunPage:
     at_home: AtHome = AtHome()
     odd_updates: tuple[OddUpdate, ...] = ()
     merging: str = ""
+    number: Number | None = None
+
+    @property
+    def bands(self) -> tuple[str, ...]:
+        """Names of what examples are counted by, beside two classes: classes, or bands of the number's range."""
+        return self.classes if self.number is None else self.number.bands
 
 
 @dataclass(frozen=True)
@@ -231,7 +239,7 @@ class SitePage:
     coordinator's page. released: which counts the coordinator receives instead of those on the page. noised: whether
     the coordinator receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without
     pictures. models, optimism, spaces, decisions, classes, shares: as in `RunPage`, of this hospital. at_home: lines
-    that no other hospital had a part in; home_floors: those of them of which nothing was told.
+    that no other hospital had a part in; home_floors: those of them of which nothing was told. number: as in `RunPage`.
     """
 
     title: str
@@ -268,6 +276,12 @@ class SitePage:
     pictured: bool = True
     at_home: tuple[str, ...] = ()
     home_floors: tuple[str, ...] = ()
+    number: Number | None = None
+
+    @property
+    def bands(self) -> tuple[str, ...]:
+        """As of `RunPage`."""
+        return self.classes if self.number is None else self.number.bands
 
 
 @dataclass(frozen=True)

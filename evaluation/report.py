@@ -22,6 +22,7 @@ from evaluation.leaving import compute_totals, list_patient_records
 from evaluation.many import rank_hospitals
 from evaluation.metrics import FURTHER
 from evaluation.notices import row_notes
+from evaluation.numbers import AGREEMENT
 from evaluation.overlap import DICE, HD95
 from evaluation.records import Quarantined, Reason, RunPage, SitePage
 from evaluation.rendering import render_template
@@ -153,7 +154,7 @@ def _leading_measures(rows: Sequence[ScoreRow], structures: Sequence[str], class
     ones, nor those of single classes.
     """
     each = {f"{name} {structure}" for name in (DICE.name, HD95.name) for structure in structures}
-    each |= {measure.name for measure in FURTHER}
+    each |= {measure.name for measure in FURTHER} | {*AGREEMENT}
     return [name for name in _whole_measures(rows, classes) if name not in each]
 
 
@@ -170,7 +171,7 @@ def _whole_rows(rows: Sequence[ScoreRow], classes: Sequence[str]) -> list[ScoreR
 
 def _further_measures(rows: Sequence[ScoreRow]) -> list[str]:
     """The measures of the second table."""
-    further = {measure.name for measure in FURTHER}
+    further = {measure.name for measure in FURTHER} | {*AGREEMENT}
     return [name for name in _unique_in_order(row.measure for row in rows) if name in further]
 
 

@@ -17,7 +17,10 @@ T = TypeVar("T")
 MAJORITY = "majority guess"
 MEAN_MASK = "mean mask"
 """Names of the baselines' rows in the tables; no method can have such a name, because of the space."""
-FLOORS = (MAJORITY, MEAN_MASK)
+MEDIAN = "median guess"
+FLOORS = (MAJORITY, MEAN_MASK, MEDIAN)
+LOWER_IS_BETTER = frozenset({"MAE", "RMSE", "Brier score", "calibration error"})
+"""Measures that are better where they are lower; HD95 too, by which nothing is ranked."""
 
 
 PRIVATE, PRIVATE_MEAN, OVERALL, PUBLIC = "private", "private mean", "overall", "public"
@@ -77,6 +80,16 @@ class ScoreRow:
     def widest_gain(self) -> tuple[float, float]:
         """The wider of both intervals of the gain."""
         return select_wider((self.gain_low, self.gain_high), (self.gain_trained_low, self.gain_trained_high))
+
+
+def rank_value(row: ScoreRow) -> float:
+    """The value of a row, with a sign by which more is better."""
+    return -row.value if row.measure in LOWER_IS_BETTER else row.value
+
+
+def best_word(measure: str) -> str:
+    """The best value of a measure, as an adjective."""
+    return "lowest" if measure in LOWER_IS_BETTER else "highest"
 
 
 def select_wider(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:

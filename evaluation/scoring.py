@@ -66,7 +66,7 @@ def score_rows(
     rows: list[ScoreRow] = []
     for measure in measures:
         scores = {m: _score_trainings(each, samples[m], measure, limits) for m, each in trained.items()}
-        theirs = scores[reference] if reference is not None else {}
+        theirs = scores[reference] if reference is not None and measure.ranked else {}
         rows += (
             _make_row(method, place[0], measure, ours, theirs.get(place), limits)
             for method, by_place in scores.items()
@@ -199,7 +199,7 @@ def gain_rows(
         ValueError: a method was not tested on the same patients of a site as the reference.
     """
     result = []
-    for measure in measures:
+    for measure in [measure for measure in measures if measure.ranked]:
         for method in [m for m in tables if m != reference]:
             ours, theirs = select_common_sites([own_model_table(tables[method]), own_model_table(tables[reference])])
             spread = mean_individual_gain(

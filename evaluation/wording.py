@@ -14,7 +14,7 @@ READABLE, LISTED = 12, 9
 @dataclass(frozen=True)
 class Words:
     """Names of an example and of a study, singular and plural. looked_at: whether an example is a picture. length: the
-    unit of distances.
+    unit of distances. unit: of the number that is predicted; empty = none, or none is.
     """
 
     example: str = "image"
@@ -23,6 +23,7 @@ class Words:
     studies: str = "studies"
     looked_at: bool = True
     length: str = "mm"
+    unit: str = ""
 
 
 def format_number(value: float) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from evaluation.evidence import parse_evidence
+from evaluation.numbers import Errors
 from evaluation.overlap import Overlaps
 from evaluation.protocols import Evidence
 from federation.engine import Engine
@@ -174,7 +175,13 @@ def _parse_scores(settings: BenchmarkSettings, model: Signed, reply: Scores) -> 
 
 
 def _evidence_shape(evidence: Evidence) -> tuple[bool, int, int]:
-    """Whether masks were scored; classes, without the background of masks; copies of the bootstrap."""
+    """Whether masks were scored; classes, without the background of masks; copies of the bootstrap.
+
+    Raises:
+        ValueError: numbers were scored, which no model of a benchmark predicts.
+    """
+    if isinstance(evidence, Errors):
+        raise ValueError("it scores a number")
     masks = isinstance(evidence, Overlaps)
     return (
         masks,
