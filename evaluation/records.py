@@ -161,8 +161,8 @@ class RunPage:
     each line closes, where there is an oracle. untreated: the external line over which the gains of other lines are
     computed. augmented: hospitals' synthetic training images, if any were asked for. others: code from outside this
     package. at_home: what federated lines gain over the best that hospitals keep to themselves. odd_updates: of single
-    hospitals in training. merging: how replies were merged, and whether single ones can be judged, in words. number: what is
-    predicted, if that is a number.
+    hospitals in training. merging: how replies were merged, and whether single ones can be judged, in words. number:
+    what is predicted, if that is a number.
     """
 
     title: str

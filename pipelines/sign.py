@@ -79,14 +79,14 @@ def _sign(options: argparse.Namespace) -> int:
     announce(f"reading {options.model}")
     from pipelines.loader.validation import to_plain
     from pipelines.models.file import parse_ready  # slow to import
-    from pipelines.models.signed import settings_of
+    from pipelines.models.signed import refuse_number, settings_of
     from pipelines.runs.store import DiskFolder
     from privacy.release.signature import ENDING, sign_statement, statement_of
 
     path = Path(options.model)
     data = path.read_bytes()
     try:
-        ready = parse_ready(data)
+        ready = refuse_number(parse_ready(data))
     except ValueError as error:
         raise ValueError(f"{path} is no finished model ({error}); give one of a site's folder ready/") from error
     title = options.title or ready.origin.label

@@ -22,7 +22,7 @@ def compute_sensitivity(module: nn.Module, x: Tensor) -> Tensor:
 
 def compute_slopes(module: nn.Module, x: Tensor) -> Tensor:
     """|d s / d x| of images x (b, C, H, W), summed over channels and smoothed: (b, H, W) on the CPU. s: log odds of all
-    classes against class 0.
+    classes against class 0, or the number that is predicted.
 
     Raises:
         ValueError: the network is not in evaluation mode, in which the map of an image depends on that image alone.
@@ -34,7 +34,7 @@ def compute_slopes(module: nn.Module, x: Tensor) -> Tensor:
     seen = x.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         logits = module(seen).logits
-        s = logits[:, 1:].logsumexp(dim=1) - logits[:, 0]
+        s = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1:].logsumexp(dim=1) - logits[:, 0]
         (slope,) = torch.autograd.grad(s.sum(), seen)
     size = slope.abs().sum(dim=1).cpu().numpy()
     sigma = SMOOTH * min(x.shape[-2:])

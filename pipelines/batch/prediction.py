@@ -31,6 +31,7 @@ from pipelines.data.alike import adapt_source
 from pipelines.data.examples import open_source
 from pipelines.data.images import AnyImages, Features, Pictures, Slices, Tensors
 from pipelines.data.intake import Intake, read_studies
+from pipelines.data.label_numbers import LabelRange
 from pipelines.data.pictures.reader import open_loose_pictures
 from pipelines.data.sources import Files, GlandMask, PictureSource, TableSource, TensorSource
 from pipelines.data.study import Rejected, Unusable
@@ -74,12 +75,12 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
         columns = list_columns(ready.task.kind, ready.images, ready.names, **extras)
         write_predictions(predictor.out, columns, results, accounts)
         unlike = sum(bool(prediction.unlike) for prediction in results.done)
-        facts = prediction_facts(results, options.out)
+        facts = prediction_facts(results, options.out, ready.number)
         facts["unlike_training"] = None if isinstance(ready.likeness, str) else unlike
         facts["cut_off"] = ready.origin.cut_off or None
         words = f"! This model was {facts['cut_off']}.\n" if facts["cut_off"] else ""
         words += likeness_in_words(ready.likeness, unlike, len(results.done))
-        words += f"\n{describe_predictions(ready.task.kind, threshold, results, options.out)}"
+        words += f"\n{describe_predictions(ready.task.kind, threshold, results, options.out, ready.number)}"
         return finish_batch(
             console, results.code, as_json=options.json, facts=facts, words=words, accounts=accounts, of=opened.of
         )
@@ -106,9 +107,9 @@ def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
     problems += [
         problem for name in extra if name != "maps" for problem in _find_result_problems(ready, options, f"--{name}")
     ]
-    if options.key and not {"captures", "reports"} & {*extra} and ready.task.kind == "classification":
+    if options.key and not {"captures", "reports"} & {*extra} and ready.task.kind != "segmentation":
         problems.append("--key is for DICOM files that are written: add --reports or --captures, or remove it")
-    if extra and ready.task.kind == "classification" and is_mixed_with_studies(Path(options.out), Path(options.folder)):
+    if extra and ready.task.kind != "segmentation" and is_mixed_with_studies(Path(options.out), Path(options.folder)):
         problems.append(
             f"--out must not lie in FOLDER, or {extra[0]} would be read as studies the next time; give another"
         )
@@ -120,6 +121,8 @@ def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
             "this model learnt from images centred on the gland: give --gland FOLDER with the new patients' masks, or "
             "say --no-gland to centre on the image"
         )
+    if ready.task.kind == "regression" and options.threshold is not None:
+        problems.append("--threshold is for scores, and this model predicts a number: remove it")
     if ready.task.kind == "segmentation":
         if options.threshold is not None:
             problems.append("--threshold is for scores; a mask shows the most probable class of each pixel: remove it")
@@ -135,7 +138,7 @@ def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
 
 def _find_result_problems(ready: Ready, options: argparse.Namespace, option: str) -> list[str]:
     """Why a model and a folder give no results for a PACS; empty = they do."""
-    if ready.task.kind != "classification":
+    if ready.task.kind == "segmentation":
         return [f"{option} is for scores, and this model draws masks, which are DICOM objects anyway: remove it"]
     if isinstance(ready.images, Pictures | Features) or (options.kind or ready.source.kind) != "dicom":
         return [f"{option} is for DICOM series, and FOLDER holds other files: remove it, or say --kind dicom"]
@@ -196,7 +199,7 @@ def open_predictor(
         captures=CaptureWriter(maker, out, pseudonymous) if captures else None,
         reports=ReportWriter(maker, out, pseudonymous) if reports else None,
     )
-    scores = ready.task.kind == "classification" and not (maps or captures)
+    scores = ready.task.kind != "segmentation" and not (maps or captures)
     if scores or isinstance(ready.images, Features | Tensors) or isinstance(source, TableSource | TensorSource):
         return predictor
     opened = open_mask_writer(ready.images, ready.names, maker, out, source=source, gland=gland)
@@ -248,11 +251,13 @@ def _read_named_files(out: Path, column: str) -> list[str]:
     return []
 
 
-def prediction_facts(results: Results[Prediction], out: str) -> dict[str, Json]:
-    """The results as JSON facts."""
+def prediction_facts(results: Results[Prediction], out: str, number: LabelRange | None = None) -> dict[str, Json]:
+    """The results as JSON facts. number: what was predicted, if that is a number."""
     positive: dict[str, Json] = {"positive": sum(prediction.positive for prediction in results.done)}
     if any(prediction.name for prediction in results.done):
         positive = {"classes": dict(_count_classes(results))}
+    if number is not None:
+        positive = {"predicted": number.what, "unit": number.unit}
     return {"studies": len(results.done), **positive, "quarantined": len(results.refused), "out": out}
 
 
@@ -261,13 +266,17 @@ def _count_classes(results: Results[Prediction]) -> dict[str, int]:
     return dict(sorted(Counter(prediction.name for prediction in results.done).items()))
 
 
-def describe_predictions(kind: Kind, threshold: float, results: Results[Prediction], out: str) -> str:
+def describe_predictions(
+    kind: Kind, threshold: float, results: Results[Prediction], out: str, number: LabelRange | None = None
+) -> str:
     """The results in words, and their paths."""
     masks = kind == "segmentation"
     finding = f"{sum(prediction.positive for prediction in results.done)} "
     finding += "with something inside" if masks else f"at or above {threshold:g}"
     if any(prediction.name for prediction in results.done):
-        finding = ", ".join(f"{number} {name}" for name, number in _count_classes(results).items())
+        finding = ", ".join(f"{times} {name}" for name, times in _count_classes(results).items())
+    if number is not None:
+        finding = f"{number.what}{f' in {number.shown_unit}' if number.shown_unit else ''}"
     return (
         f"{len(results.done)} studies {'segmented' if masks else 'scored'}, {finding}; "
         f"{len(results.refused)} quarantined.\n"

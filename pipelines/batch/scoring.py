@@ -19,14 +19,16 @@ from pipelines.batch.reports import ReportWriter, write_report
 from pipelines.data.headers import Frame
 from pipelines.data.images import AnyImages, Pictures, Slices
 from pipelines.data.intake import ReadStudy
+from pipelines.data.label_numbers import LabelRange
 from pipelines.data.study import Array, Unusable
-from pipelines.data.writing.dicom_report import Finding
+from pipelines.data.writing.dicom_report import Finding, Quantity
 from pipelines.data.writing.dicom_source import ResultMaker
 from pipelines.models.file import Ready
 from pipelines.models.likeness import Verdict
 
 STUDY_COLUMNS = ("patient", "study", "examples", "unlike_training", "distance", "p_value")
 SCORE_COLUMNS = (*STUDY_COLUMNS, "score", "highest_at", "positive")
+NUMBER_COLUMNS = (*STUDY_COLUMNS, "predicted", "unit", "smallest", "largest", "highest_at")
 
 
 class Predictor(NamedTuple):
@@ -132,12 +134,13 @@ def build_prediction(
         finding = replace(finding, unlike=likeness.unlike, distance=likeness.distance, p_value=likeness.p_value)
     has_slices = isinstance(predictor.ready.images, Slices)
     highest = find_frame(study.candidate, float(study.examples.position[top])) if has_slices else None
-    positive = finding.positive if finding.positive is not None else finding.name != predictor.ready.names[0]
+    has_classes = finding.positive is None and finding.quantity is None
+    positive = finding.name != predictor.ready.names[0] if has_classes else finding.positive is True
     return Prediction(
         (*study_cells, *row),
         positive,
         unlike,
-        finding.name if finding.positive is None else "",
+        finding.name if has_classes else "",
         _list_origin(predictor, study, highest),
         finding=finding,
         highest=highest,
@@ -153,6 +156,8 @@ def _decide_study(
     predictor: Predictor, probabilities: Tensor, position: Array
 ) -> tuple[int, tuple[object, ...], Finding]:
     """The index of the example with the highest score, the cells of the row, and the finding for a report."""
+    if predictor.ready.number is not None:
+        return _decide_number(predictor.ready.number, probabilities, position)
     if predictor.ready.names:
         return _decide_class(predictor.ready, probabilities, position)
     scores = probabilities[:, 1]
@@ -182,6 +187,15 @@ def _decide_class(ready: Ready, probabilities: Tensor, position: Array) -> tuple
     return top, row, Finding(name=name, classes=dict(zip(ready.names, class_probabilities.tolist(), strict=True)))
 
 
+def _decide_number(number: LabelRange, places: Tensor, position: Array) -> tuple[int, tuple[object, ...], Finding]:
+    """As `_decide_study`, for a number: the mean over a study's examples, and the smallest and the largest of them."""
+    values = number.low + number.width * places[:, 0].double()
+    top, mean = int(values.argmax()), float(values.mean())
+    row = (f"{mean:.6g}", number.unit, f"{float(values.min()):.6g}", f"{float(values.max()):.6g}", int(position[top]))
+    quantity = Quantity(what=number.what, unit=number.unit, value=mean, low=number.low, high=number.high)
+    return top, row, Finding(name=number.what, quantity=quantity)
+
+
 def list_columns(
     kind: Kind,
     images: AnyImages,
@@ -194,6 +208,8 @@ def list_columns(
     """Columns of predictions.csv. names: as in `Ready`. maps, reports, captures: whether they are written."""
     if kind == "classification":
         columns = (*STUDY_COLUMNS, "class", "highest_at", *(f"p_{name}" for name in names)) if names else SCORE_COLUMNS
+    elif kind == "regression":
+        columns = NUMBER_COLUMNS
     else:
         columns = (
             *STUDY_COLUMNS,

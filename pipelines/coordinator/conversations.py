@@ -15,6 +15,7 @@ from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.spaces import Cohorts, SiteCohort
 from pipelines.coordinator.world import World
 from pipelines.data.cohort import Cohort, to_message
+from pipelines.data.label_numbers import LabelRange
 from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.overrides import override_settings
@@ -97,7 +98,8 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
             site: _build_pool_question(world.config, site, cohorts[site].cohort) for site in world.engine.sites
         }
         classes = task.classes if task.kind == "classification" else ()
-        write_pooled_cohort(hospital, name, world.ask_all(POOL, world.run(f"pool-{name}"), questions), classes)
+        pooled = world.ask_all(POOL, world.run(f"pool-{name}"), questions)
+        write_pooled_cohort(hospital, name, pooled, classes, task.number)
     return InProcess({CENTRAL: make_worker(hospital)}), {CENTRAL: SiteCohort(name, name)}
 
 
@@ -110,10 +112,14 @@ def _build_pool_question(config: Config, site: str, cohort: str) -> Pool:
 
 
 def write_pooled_cohort(
-    hospital: Hospital, name: str, pooled: Mapping[str, Pooled], classes: Sequence[str] = ()
+    hospital: Hospital,
+    name: str,
+    pooled: Mapping[str, Pooled],
+    classes: Sequence[str] = (),
+    number: LabelRange | None = None,
 ) -> None:
     """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site.
-    classes: names of the labels, if not negative and positive.
+    classes: names of the labels, if not negative and positive. number: the range of labels that are numbers.
 
     Masks, where they are what is learnt, become the cohort's label maps, whatever they were at the sites.
     """
@@ -143,6 +149,6 @@ def write_pooled_cohort(
         mask=empty.clone() if truth.dim() == 1 else truth.to(torch.uint8),
         split=torch.cat(parts["split"]),
         patients=tuple(f"pooled-{number}" for number in range(offset)),
-        recipe={"labels": [*classes]} if classes else {},
+        recipe={"number": number.to_json()} if number else {"labels": [*classes]} if classes else {},
     )
     DiskFolder(hospital.cohort_folder(name)).write(COHORT, to_bytes(to_message(cohort)))

@@ -194,6 +194,9 @@ def load_study(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
                     )
                 )
                 planned.append(Planned(case, seed, data, config))
+                if config.task.kind == "regression":
+                    text = "a study compares scores of classes or masks, and the task of this run is a number"
+                    problems.append(problem_at(study_document, Problem(("base",), text)))
             except ConfigError as error:
                 problems += [_of_case(problem, case, study.base) for problem in error.problems]
     if problems:

@@ -19,12 +19,14 @@ from pipelines.data.accounts import Account, account_facts, list_accounts
 from pipelines.data.examples import open_source
 from pipelines.data.images import IMAGES, AnyImages, Features, Target
 from pipelines.data.intake import Intake, WaitingStudy
+from pipelines.data.label_numbers import BANDS, LabelRange, find_band
 from pipelines.data.nifti.bids import ENDINGS, file_stem
 from pipelines.data.partition import Divided, Part, dealing_code, divide_patients, partition_record
 from pipelines.data.pseudonym import make_pseudonym, normalize_identifier
 from pipelines.data.sources import Files, GlandMask, Labels
 from pipelines.data.split import SPLITS, Fold, division_code
 from pipelines.data.stored import Cohort as Cohort
+from pipelines.data.stored import class_numbers
 from pipelines.data.stored import from_message as from_message
 from pipelines.data.stored import to_message as to_message
 from pipelines.data.study import Rejected
@@ -70,6 +72,7 @@ def read_cohort(
     part: Part | None = None,
     target: Target | None = None,
     classes: tuple[str, ...] = (),
+    number: LabelRange | None = None,
 ) -> Reading:
     """Read, check, prepare, label, de-identify, split and order all studies of a hospital, whatever their files' order.
 
@@ -79,7 +82,8 @@ def read_cohort(
     scale: moments of all sites' training patients, for normalizing features; without it they stay raw. scratch: a
     folder whose disk holds the images, in unnamed temporary files. target: the masks that every study must have.
     classes: of label maps, 1 = the first; () = all classes of the source, in its order. Without a target: of labels,
-    0 = the first; () = negative and positive.
+    0 = the first; () = negative and positive. number: labels are numbers in this range; patients are then balanced and
+    counted by its bands, as if these were classes.
 
     Returns:
         The cohort; the studies that were not used, with reasons; names; and counts: of files (`account_facts`),
@@ -91,7 +95,7 @@ def read_cohort(
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
     """
-    opened = open_source(source, labels, images, gland, target, classes)
+    opened = open_source(source, labels, images, gland, target, classes, number)
     names = {study.patient: make_pseudonym(key, study.patient) for study in opened.waiting if study.patient}
     excluded = _find_named_patients(exclude, patient_names := list_patient_names(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
@@ -101,8 +105,8 @@ def read_cohort(
     taken, refused, parts = take_studies(waiting, _example_shape(images), readers, scratch, masks=bool(opened.classes))
     rejected = (*opened.rejected, *refused)
     division_settings: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
-    class_count = 2 if target else max(2, len(classes))
-    source_division = _find_source_division(opened.splits, highest := _highest_classes(taken), part, fold, test)
+    class_count = 2 if target else BANDS if number else max(2, len(classes))
+    source_division = _find_source_division(opened.splits, highest := _highest_classes(taken, number), part, fold, test)
     division = source_division or divide_patients(
         highest, part, classes=class_count, fractions=fractions, test=test_names, **division_settings
     )
@@ -116,6 +120,7 @@ def read_cohort(
     partition_facts = _partition_facts(part, division, len(taken), independent)
     taken, parts = (taken, parts) if part is None else select_patients(taken, parts, division.splits)
     recipe = {"independent": independent, "cut": code, **_recipe_settings(part, target, opened.classes, classes)}
+    recipe |= {"number": number.to_json()} if number else {}
     cohort = replace(_build_cohort(taken, parts, names, division.splits, opened.unit), recipe=recipe)
     accounts = list_accounts(
         opened.items, rejected, _explain_left_out_studies(ordered, excluded, division.splits if part else None)
@@ -214,10 +219,12 @@ def _reading_facts(
     }
 
 
-def _highest_classes(taken: Sequence[Taken]) -> dict[str, int]:
-    """Patient -> the highest class of the patient's examples: 1 if any is positive, or the worst grade."""
-    highest_last = sorted(taken, key=lambda study: max(study.labels, default=0))
-    return {study.patient: max(study.labels, default=0) for study in highest_last}
+def _highest_classes(taken: Sequence[Taken], number: LabelRange | None) -> dict[str, int]:
+    """Patient -> the highest class of the patient's examples: 1 if any is positive, or the worst grade; of numbers the
+    highest band.
+    """
+    highest = {(study.patient, max(study.labels, default=0)) for study in taken}
+    return {patient: find_band(label) if number else label for patient, label in sorted(highest, key=lambda p: p[1])}
 
 
 def _partition_facts(part: Part | None, division: Divided, studies: int, independent: bool) -> dict[str, Json]:
@@ -319,12 +326,13 @@ def _repeat_values(values: Sequence[int], lengths: Sequence[int], dtype: torch.d
 def _count_cohort(cohort: Cohort) -> dict[str, Json]:
     """Patients, images and classes of the cohort, in total and for each split."""
     class_names = cohort.recipe.get("labels")
-    classes = len(class_names) if isinstance(class_names, list) else 0
+    classes = len(class_names) if isinstance(class_names, list) else BANDS if "number" in cohort.recipe else 0
+    labels = class_numbers(cohort)
     parts: dict[str, Json] = {
         name: {
             "patients": len(set(cohort.patient[in_split].tolist())),
             "images": int(in_split.sum()),
-            **_count_classes(cohort.labels[in_split], classes),
+            **_count_classes(labels[in_split], classes),
         }
         for number, name in enumerate(SPLITS)
         for in_split in [cohort.split == number]
@@ -332,7 +340,7 @@ def _count_cohort(cohort: Cohort) -> dict[str, Json]:
     total: dict[str, Json] = {
         "patients": len(cohort.patients),
         "images": len(cohort.labels),
-        **_count_classes(cohort.labels, classes),
+        **_count_classes(labels, classes),
     }
     return {**total, "splits": parts}
 

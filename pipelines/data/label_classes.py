@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.study import Unusable
 from privacy.settings_error import Problem
 
@@ -15,21 +16,24 @@ SHOWN = 12  # class names in a message
 
 
 def class_number(
-    text: str, what: str, classes: Sequence[str] = (), values: Mapping[str, str] | None = None, *, mend: str
+    text: str, what: str, classes: Meaning = (), values: Mapping[str, str] | None = None, *, mend: str
 ) -> int:
-    """The number of a class, 0 = the first.
+    """The number of a class, 0 = the first; or the step of a number in its range.
 
     Args:
         text: as the table has it. "2.0" is the same as "2", and upper case the same as lower case where classes are
             compared by name.
         what: the column or line that has this text, for messages.
-        classes: names of the classes in their order; () = `PLAIN`, which a table calls 0 and 1.
+        classes: names of the classes in their order, () = `PLAIN`, which a table calls 0 and 1; or the range of
+            numbers.
         values: text -> name of a class; every text must then be in it. None or empty = the text is the class's name.
         mend: what to do about a wrong text, for messages.
 
     Raises:
-        Unusable: `no_label`: there is no text; `bad_label`: it stands for no class.
+        Unusable: `no_label`: there is no text; `bad_label`: it stands for no class; or as `LabelRange.find_step`.
     """
+    if isinstance(classes, LabelRange):
+        return classes.find_step(text, what, mend=mend)
     short = shorten_number(text)
     if values:
         name = values.get(text, values.get(short))
@@ -52,8 +56,11 @@ def shorten_number(text: str) -> str:
     return match[1] if (match := WHOLE.fullmatch(text)) else text
 
 
-def value_problems(values: Mapping[str, str], classes: Sequence[str], *where: str) -> list[Problem]:
-    """Problems with `values` of a hospital: a name that is no class of the task."""
+def value_problems(values: Mapping[str, str], classes: Meaning, *where: str) -> list[Problem]:
+    """Problems with `values` of a hospital: a name that is no class of the task, or any where labels are numbers."""
+    if isinstance(classes, LabelRange):
+        text = "they say which class a text is, and the task learns a number; remove them"
+        return [Problem((*where, "values"), text)] if values else []
     known = tuple(classes) or PLAIN
     wrong = sorted({name for name in values.values() if name not in known})
     text = f"{', '.join(map(repr, wrong))} are no classes of the task; these are {_format_names(known)}"

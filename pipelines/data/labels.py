@@ -19,6 +19,7 @@ from typing import NamedTuple
 from pipelines.data.folder import resolve_path
 from pipelines.data.index import folder_problems
 from pipelines.data.label_classes import class_number, shorten_number, value_problems
+from pipelines.data.label_numbers import Meaning
 from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels
 from pipelines.data.study import Unusable
@@ -62,7 +63,7 @@ class Table:
     by_study: bool
     by_slice: bool
     unreadable: tuple[int, ...] = ()
-    classes: tuple[str, ...] = ()
+    classes: Meaning = ()
     values: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -114,7 +115,7 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
     raise Unusable(missing, f"there is no mask {file!r} for this patient. Add it.")
 
 
-def open_table(settings: TableLabels, classes: tuple[str, ...] = ()) -> Table:
+def open_table(settings: TableLabels, classes: Meaning = ()) -> Table:
     """Read a table of labels. Unreadable lines are skipped, since their patient is unknown. classes: as in
     `class_number`.
 

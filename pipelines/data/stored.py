@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from federation.task import STEPS
 from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
+from pipelines.data.label_numbers import find_band, read_range
 from pipelines.data.split import SPLITS
 from privacy.message import Json, Message
 
@@ -29,9 +31,10 @@ class Cohort:
     0) where there are none. split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit:
     of the images' values. recipe: `images`, the settings of the examples; `scale`, the moments for normalizing
     features; `axes`, onto which they were projected, if any; `target`, the masks that every study must have; `classes`,
-    the names of the values of `mask`; `labels`, the names of classes, if not negative and positive; and how patients
-    were divided: `independent`, and `cut`, a keyed digest of the division (see `split.division_code`). `synthetic`: how
-    many of the last training examples are synthetic images, each under the name of a patient of its own.
+    the names of the values of `mask`; `labels`, the names of classes, if not negative and positive; `number`, the range
+    of labels that are numbers, which are then its steps (`pipelines.data.label_numbers`); and how patients were
+    divided: `independent`, and `cut`, a keyed digest of the division (see `split.division_code`). `synthetic`: how many
+    of the last training examples are synthetic images, each under the name of a patient of its own.
     """
 
     images: Tensor
@@ -110,7 +113,7 @@ def _content_problems(cohort: Cohort) -> list[str]:
     """Values outside their range, masks of unnamed classes, and patients in two splits."""
     problems = []
     for name, limit in (
-        ("labels", len(label_names(cohort))),
+        ("labels", STEPS + 1 if "number" in cohort.recipe else len(label_names(cohort))),
         ("split", len(SPLITS)),
         ("patient", len(cohort.patients)),
     ):
@@ -143,10 +146,24 @@ def of_patients(cohort: Cohort) -> Cohort:
     return replace(cohort, **parts, patients=real_patients, recipe={**cohort.recipe, "synthetic": 0})
 
 
+def class_numbers(cohort: Cohort) -> Tensor:
+    """The class of each example (n,) int64; of labels that are numbers, the band of the range."""
+    if "number" not in cohort.recipe:
+        return cohort.labels
+    return torch.tensor([find_band(step) for step in cohort.labels.tolist()], dtype=torch.int64)
+
+
 def label_names(cohort: Cohort) -> tuple[str, ...]:
-    """The names of the labels' classes."""
+    """The names of the labels' classes; of labels that are numbers, the bands of their range."""
+    if (number := read_range(cohort.recipe)) is not None:
+        return number.band_names
     names = cohort.recipe.get("labels")
     return tuple(map(str, names)) if isinstance(names, list) else PLAIN
+
+
+def count_outputs(cohort: Cohort) -> int:
+    """The number of a network's outputs for the labels: of each class one, and one for a number."""
+    return 1 if "number" in cohort.recipe else len(label_names(cohort))
 
 
 class NoMasks(ValueError):

@@ -20,6 +20,7 @@ from pipelines.data.grids.geometry import reading_order
 from pipelines.data.images import Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, try_collecting
+from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
 from pipelines.data.nifti.reader import index_nifti, read_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume
@@ -54,7 +55,7 @@ def open_studies(
     images: Slices | Volumes,
     gland: GlandMask | None,
     target: Target | None = None,
-    classes: tuple[str, ...] = (),
+    classes: Meaning = (),
 ) -> Intake:
     """Index the images and read tables and name mappings. labels: None = there are none; every label is then 0.
     target: masks that every study must have. classes: of a table's labels, see `class_number`.
@@ -63,6 +64,8 @@ def open_studies(
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
     """
     problems: list[str] = []
+    if isinstance(classes, LabelRange) and isinstance(labels, MaskLabels):
+        problems.append("labels.kind: a mask gives classes, and the task learns a number; give a table")
     if isinstance(images, Slices) and images.slices == "gland" and gland is None:
         problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
     scored = labels is None and target is None
@@ -98,7 +101,7 @@ def index_volumes(source: Source, *, adc: bool, each: bool = False) -> Index:
     return index_dicom(source, adc=adc, each=each) if isinstance(source, DicomSource) else index_nifti(source, adc=adc)
 
 
-def _open_labels(labels: Labels, classes: tuple[str, ...]) -> Masks | Table:
+def _open_labels(labels: Labels, classes: Meaning) -> Masks | Table:
     """The masks or the table of the settings."""
     return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels, classes)
 

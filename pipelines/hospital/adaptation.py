@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from evaluation.histograms import count_scores
 from evaluation.masks import Values
+from evaluation.numbers import sum_errors
 from evaluation.protocols import Evidence
-from federation.task import Task
+from federation.task import STEPS, Task
 from personalize.adaptation import Adapted
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
@@ -111,4 +112,8 @@ def evidence_of(hospital: Hospital, scores: Mapping[str, Tensor], copies: int) -
     if (values := read_patient_scores(scores)) is not None:
         return compute_sums(hospital, values, copies)
     y, p, patient = (scores[name].numpy() for name in ("y", "probabilities", "patient"))
+    if p.shape[1] == 1:
+        return sum_errors(
+            y / STEPS, p[:, 0], patient, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name
+        )
     return count_scores(y, p, patient, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)

@@ -23,7 +23,7 @@ from pipelines.hospital.released_scores import ScoreNoise, score_labels, score_m
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.file import Ready, parse_ready
 from pipelines.models.likeness import studies_of
-from pipelines.models.signed import find_reading_differences, reading_of, settings_of
+from pipelines.models.signed import find_reading_differences, reading_of, refuse_number, settings_of
 from pipelines.requests.benchmark import (
     BENCHMARK,
     Benchmark,
@@ -103,7 +103,7 @@ def _read_trusted_model(hospital: Hospital, call: Call, question: Benchmark) -> 
     if _digest_in(call) != signature.statement.sha256:
         raise Refused("tampered_model") from ValueError("the conversation is named for another model")
     try:
-        ready = parse_ready(data)
+        ready = refuse_number(parse_ready(data))
     except ValueError as error:
         if isinstance(error.__cause__, NotPermitted):  # the worker knows its code: policy_plugin
             raise error.__cause__ from None

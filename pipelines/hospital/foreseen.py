@@ -57,7 +57,7 @@ def table_problems(files: Files, question: Ingest) -> tuple[str, ...]:
 
             check_table(files.source)
         if isinstance(files.labels, TableLabels):
-            open_table(files.labels, _class_names(question))
+            open_table(files.labels, value_or_none(question.number) or _class_names(question))
     except ValueError as error:
         return (str(error),)
     return ()
@@ -86,7 +86,13 @@ def _look_into_files(hospital: Hospital, files: Files, question: Ingest) -> Fore
     if is_without_labels(files, question):
         raise ValueError(WITHOUT_LABELS)
     opened = open_source(
-        files.source, files.labels, question.images, files.gland, value_or_none(question.target), classes
+        files.source,
+        files.labels,
+        question.images,
+        files.gland,
+        value_or_none(question.target),
+        classes,
+        value_or_none(question.number),
     )
     called = list_patient_names(opened.waiting, hospital.key())
     out = {*map(normalize_identifier, settings.exclude)}

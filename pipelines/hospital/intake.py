@@ -141,6 +141,7 @@ def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
             part=settings.part,
             target=value_or_none(question.target),
             classes=tuple(value_or_none(question.classes) or ()),
+            number=value_or_none(question.number),
         )
     except ValueError as error:  # of the whole source; errors of single studies are quarantined
         raise Refused("bad_source") from error

@@ -113,7 +113,7 @@ def _choose_place(folder: DiskFolder, label: str, data: bytes, facts: Mapping[st
 
 def _class_names(start: Opening, cohort: Cohort) -> tuple[str, ...]:
     """Names of classes 1, 2, ... of a segmentation; of all classes, if labels have more than two."""
-    if start.task.kind == "classification":
+    if start.task.kind != "segmentation":
         return label_names(cohort) if start.task.classes > 2 else ()
     if start.target in ("gland", "lesion"):
         return (start.target,)

@@ -15,10 +15,10 @@ from federation.conversation import load_memory, load_newest_intact_memory
 from federation.descent import Rate, Work
 from federation.models.clip import Clip
 from federation.participant import Checkpoint, load_checkpoint
-from federation.task import Task
+from federation.task import Kind, Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import Target
-from pipelines.data.stored import label_names
+from pipelines.data.stored import count_outputs
 from pipelines.hospital.frozen import held_here
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
@@ -90,7 +90,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         model, classes = MODEL.validate_json(json.dumps(facts["model"]), strict=True), whole_of(facts, "classes")
         seed, cohort = whole_of(facts, "seed"), str(facts["cohort"])
         frozen = held_here(hospital, cohort, model) if isinstance(model, Clip) else None
-        task = Task(model, inputs, classes, "classification" if target is None else "segmentation", frozen=frozen)
+        kind: Kind = "segmentation" if target is not None else "regression" if classes == 1 else "classification"
+        task = Task(model, inputs, classes, kind, frozen=frozen)
         check_start(facts)
         how = facts.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
@@ -98,9 +99,10 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         if not (bound := number_of(facts, "bound", math.inf)) > 0:
             raise ValueError(f"bound must be > 0, found {bound}")
         most = MOST_LABELS if target is None else MOST_MASK_CLASSES + 1
-        if not 0 <= evaluation_noise <= 1e6 or not 2 <= classes <= most:
+        if not 0 <= evaluation_noise <= 1e6 or not 1 <= classes <= most or (target and classes < 2):
             raise ValueError(
-                f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
+                f"evaluation_noise must be in [0, 1e6], classes in [1, {most}], of masks from 2, found "
+                f"{evaluation_noise}, {task}"
             )
         problems = find_size_problems(algorithm, task, work)
         problems += [] if protection is None else work.private_problems
@@ -122,7 +124,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         if (
             tuple(read_as.images.shape[1:]) != inputs
             or target not in (None, read_as.recipe.get("target"))
-            or (target is None and classes != len(label_names(read_as)))
+            or (target is None and classes != count_outputs(read_as))
         ):
             raise Refused("malformed_opening") from ValueError(
                 "the cohort was read with other inputs, masks or classes"

@@ -75,6 +75,7 @@ MEANING: Mapping[str, str] = {
     "not_axial": "not an axial series; send the axial one",
     "not_collinear": "slices do not lie on a straight line; send one acquisition per series",
     "not_finite": "values are NaN or infinite; set them to 0 in the export",
+    "outside_range": "the label lies outside the declared range; correct it, or declare another range",
     "packed": "a packed DICOM file; unpack it",
     "several_frames": "an animation, or several pages; one picture is needed",
     "several_volumes": "several images at each position; narrow the selection down to one",

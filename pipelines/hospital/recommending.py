@@ -33,6 +33,7 @@ from evaluation.records import Model
 from federation.alone import Alone
 from federation.models.features import Features
 from federation.models.mlp import Mlp
+from federation.task import STEPS
 from personalize import AnyAlgorithm
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
@@ -57,7 +58,7 @@ LARGEST = 2.0**64  # of numbers that others measured
 
 
 def compare_models(hospital: Hospital, context: Context[Compare]) -> Done[Compared]:
-    """On validation patients, by label: gains over the hospital's own model, value and variance, and each AUC.
+    """On validation patients, by label: gains over the hospital's own model, value and variance, and each score.
 
     Empty where anything is promised to patients, or nothing could be
     measured.
@@ -146,7 +147,7 @@ class _AtHome(NamedTuple):
 def choose_own_reference(
     hospital: Hospital, question: Report, models: Sequence[Model], floors: Sequence[HomeFloor]
 ) -> str:
-    """The line with the highest AUC on validation patients of those that this hospital learnt alone; without scores the
+    """The line with the best score on validation patients of those that this hospital learnt alone; without scores the
     first of `floors`.
     """
     compared = _read_lines_at_home(hospital, question, models, floors)
@@ -187,12 +188,16 @@ def _read_lines_at_home(
             scores[label] = tensors[f"{VALIDATED}probabilities"].double().numpy()
     if not rows:
         return None
-    return _AtHome(Validated(rows["y"].numpy(), rows["patient"].numpy(), scores), home_labels, heads)
+    are_numbers = any(score.shape[1] == 1 for score in scores.values())
+    truth = rows["y"].numpy() / STEPS if are_numbers else rows["y"].numpy()
+    return _AtHome(Validated(truth, rows["patient"].numpy(), scores), home_labels, heads)
 
 
 def _measure_gains(hospital: Hospital, compared: _AtHome | None) -> Measured:
-    """Gains over the models that this hospital learns alone, on its validation patients."""
-    if compared is None:
+    """Gains over the models that this hospital learns alone, on its validation patients. Of numbers none: what is
+    assumed of gains before anything is measured was learnt of the AUC (`evaluation.recommendation`).
+    """
+    if compared is None or compared.validated.are_numbers:
         return Measured("", {})
     return measure_gains(compared.validated, compared.own, compared.heads, seed=hospital.bootstrap_seed())
 
@@ -233,7 +238,7 @@ def read_gains(question: Compare, reply: Compared) -> dict[str, Gain]:
 
 
 def read_scores(question: Compare, reply: Compared) -> dict[str, float]:
-    """The AUC that a hospital told of the lines of its question; ones that cannot be are left out."""
+    """The scores that a hospital told of the lines of its question; ones that cannot be are left out."""
     scores = value_or_none(reply.scores) or {}
     return {
         line["label"]: scores[line["label"]]

@@ -6,7 +6,8 @@ beside its ledger, and repeats them even if patients change. Everything the coor
 on a number of patients (weights, divisors of noised sums, test patients of a histogram) is made from these numbers.
 
 The counts are a histogram of patients, to which each adds 1 in one of 9 cells: split x (examples of class 0 only, of
-class 1 only, of both); of more than two classes in one cell of split x highest class. They are exact if the policy
+class 1 only, of both); of more than two classes, or bands of
+a number's range, in one cell of split x highest class. They are exact if the policy
 declares counts public; otherwise each cell gets Gaussian noise, which the budget pays for.
 """
 
@@ -22,7 +23,7 @@ import torch
 from pydantic import TypeAdapter
 
 from pipelines.data.cohort import Cohort
-from pipelines.data.stored import label_names
+from pipelines.data.stored import class_numbers, label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import DiskFolder, digest_json
@@ -217,12 +218,12 @@ def kinds_of(classes: int) -> int:
 
 def _patient_cells(cohort: Cohort) -> torch.Tensor:
     """(N, 3 kinds): for each patient a 1 in their cell."""
-    classes = len(label_names(cohort))
+    classes, class_labels = len(label_names(cohort)), class_numbers(cohort)
     kinds = kinds_of(classes)
     votes = torch.zeros(len(cohort.patients), len(SPLITS) * kinds, dtype=torch.float64)
     for number in range(len(votes)):
         patient_rows = cohort.patient == number
-        labels = cohort.labels[patient_rows]
+        labels = class_labels[patient_rows]
         if len(labels):
             both = classes == 2 and int(labels.min()) < int(labels.max())
             kind = 2 if both else int(labels.max())

@@ -1,7 +1,7 @@
 """From a model's answers for patients to the scores that leave, and to those that stay: one path for every request.
 
 `evaluate`, `route` and `benchmark` differ in who made the model and in whose patients are scored. What leaves is the
-same: histograms of probabilities, exact or noised, or sums of overlaps, with bootstrap copies.
+same: histograms of probabilities or of errors, exact or noised, or sums of overlaps or errors, with bootstrap copies.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from torch import Tensor
 from evaluation.histograms import Floats, Ints, count_scores, to_tensors
 from evaluation.masks import GRID, Values
 from evaluation.noised import to_tensors as noised_tensors
+from evaluation.numbers import Errors, release_errors, sum_errors
+from evaluation.numbers import to_tensors as to_error_tensors
 from evaluation.votes import release_histograms
+from federation.task import STEPS
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.released_counts import need_counts
-from pipelines.hospital.segmentation import patient_scores, reply_tensors, score_patients
+from pipelines.hospital.segmentation import FLOOR, patient_scores, reply_tensors, score_patients
 from pipelines.hospital.validation_scores import keep_scores
 from privacy.dp.access import Rows
 from privacy.dp.events import NON_PRIVATE, Event, Part, compose_events
@@ -68,6 +71,70 @@ def score_labels(
         site=hospital.name,
     )
     return ReleasedScores(to_tensors(counts), {}, NON_PRIVATE, kept)
+
+
+def score_numbers(
+    hospital: Hospital,
+    rows: Rows,
+    places: Tensor,
+    copies: int,
+    noise: ScoreNoise | None = None,
+    guess: float | None = None,
+) -> ReleasedScores:
+    """Scores of a model that gives a number.
+
+    rows: the patients that are scored. places: (n, 1), where in the range each prediction lies. noise: None = exact
+    sums of errors, in which one patient's part is not bounded. guess: a place that is scored beside the model, for all
+    rows.
+    """
+    kept = keep_scores(rows, places)
+    if noise is not None:
+        return _add_noise_to_errors(hospital, kept, noise)._replace(kept=kept)
+    tensors = to_error_tensors(_sum_kept_errors(hospital, kept, copies))
+    if guess is not None:
+        floor = {**kept, "probabilities": torch.full_like(kept["probabilities"], guess)}
+        guessed = to_error_tensors(_sum_kept_errors(hospital, floor, copies))
+        tensors |= {f"{FLOOR}{name}": tensor for name, tensor in guessed.items()}
+        kept = {**kept, **{f"{FLOOR}{name}": tensor for name, tensor in floor.items()}}
+    return ReleasedScores(tensors, {}, NON_PRIVATE, kept)
+
+
+def _sum_kept_errors(hospital: Hospital, kept: Mapping[str, Tensor], copies: int) -> Errors:
+    """Sums of the errors of kept scores, and of their bootstrap copies."""
+    return sum_errors(
+        kept["y"].numpy() / STEPS,
+        kept["probabilities"][:, 0].double().numpy(),
+        kept["patient"].numpy(),
+        copies=copies,
+        seed=hospital.bootstrap_seed(),
+        site=hospital.name,
+    )
+
+
+def _add_noise_to_errors(hospital: Hospital, kept: Mapping[str, Tensor], noise: ScoreNoise) -> ReleasedScores:
+    """The noised histogram of errors, to which a patient adds 1 in total. Numbers of patients as in
+    `add_noise_to_scores`.
+    """
+    known, events = need_counts(hospital), list[Event]()
+    splits = SPLITS if noise.cut is None else ("test",)
+
+    def add_noise(votes: Ints) -> Floats:
+        histogram = vote_histogram(torch.from_numpy(votes), noise_multiplier=noise.multiplier)
+        events.append(histogram.event)
+        return histogram.value.numpy()
+
+    release = release_errors(
+        kept["y"].numpy() / STEPS,
+        kept["probabilities"][:, 0].double().numpy(),
+        kept["patient"].numpy(),
+        add_noise,
+    )
+    number = len(torch.unique(kept["patient"])) if known is None else sum(map(known.patients, splits))
+    images = len(kept["y"]) if known is None else number
+    facts: dict[str, Json] = {"noise": noise.multiplier, "patients": number, "images": images}
+    event = compose_events(events)
+    booked = compose_events([hospital.counts, event if noise.cut is None else Part(noise.cut, "test", event)])
+    return ReleasedScores({"error_bins": torch.from_numpy(release).float()}, facts, booked, {})
 
 
 def score_masks(

@@ -13,6 +13,7 @@ from federation.finetuning import Tuning, fine_tuned
 from federation.matching import ChannelMoments, has_matchable_norms
 from federation.parameters import loaded
 from federation.randomness import derive_seed, use_seed
+from federation.task import STEPS
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients
 from pipelines.hospital.finished_models import training_history
@@ -21,13 +22,19 @@ from pipelines.hospital.kept import central_name, cohort_of, cut_of, scores_name
 from pipelines.hospital.model_file import make_ready
 from pipelines.hospital.opening import Opening, own_model, parse_opening, read_opening
 from pipelines.hospital.private_limits import check_affordable
-from pipelines.hospital.released_scores import ReleasedScores, ScoreNoise, score_labels, score_masks
+from pipelines.hospital.released_scores import (
+    ReleasedScores,
+    ScoreNoise,
+    score_labels,
+    score_masks,
+    score_numbers,
+)
 from pipelines.hospital.segmentation import floor_of
 from pipelines.hospital.training import data_access, model_release_event
 from pipelines.hospital.validation_scores import validation_scores
 from pipelines.loader.validation import to_plain
 from pipelines.models.answers import predict_classes
-from pipelines.requests.evaluate import EVALUATE, Evaluate, LabelsScored, MasksScored, NoisedLabelsScored
+from pipelines.requests.evaluate import EVALUATE, Evaluate, Scored
 from pipelines.requests.writing import read_reply
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.variants import Variant
@@ -39,14 +46,13 @@ from privacy.release.gate import Refused
 from privacy.system_errors import of_machine
 
 
-def evaluate_model(
-    hospital: Hospital, context: Context[Evaluate]
-) -> Done[LabelsScored | MasksScored | NoisedLabelsScored]:
+def evaluate_model(hospital: Hospital, context: Context[Evaluate]) -> Done[Scored]:
     """Score a model on the test split.
 
     Returns:
         Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), or in a private run
-        noised histograms (`evaluation.votes`), or sums of overlaps (`evaluation.overlap`); and the model's round.
+        noised histograms (`evaluation.votes`), or sums of overlaps (`evaluation.overlap`), or of a number sums of
+        errors or a noised histogram of them (`evaluation.numbers`); and the model's round.
 
     Raises:
         Refused: `no_test_patients`; `malformed_model`: it is that of another network; `malformed_calibration`: it is
@@ -79,7 +85,7 @@ def evaluate_model(
     scores = (
         _score_masks(hospital, start, cohort, served, splits, question, window)
         if start.task.kind == "segmentation"
-        else _score_labels(hospital, start, cohort, served, splits["test"], question.copies)
+        else _score_labels(hospital, start, cohort, served, splits, question)
     )
     event = scores.event
     if not tensors_of_model:
@@ -120,13 +126,22 @@ def _load_model(start: Opening, params: Params, *, promises: bool) -> nn.Module:
 
 
 def _score_labels(
-    hospital: Hospital, start: Opening, cohort: Cohort, served: Calibrated, rows: Rows, copies: int
+    hospital: Hospital,
+    start: Opening,
+    cohort: Cohort,
+    served: Calibrated,
+    splits: Mapping[Split, Rows],
+    question: Evaluate,
 ) -> ReleasedScores:
-    """Scores of a classifier, with noise in a private run."""
-    private = start.protection is not None
+    """Scores of a model that gives classes or a number, with noise in a private run."""
+    private, rows = start.protection is not None, splits["test"]
     probabilities = served.probabilities(start.task, rows.x, alone=private)
     noise = ScoreNoise(start.evaluation_noise, cut_of(cohort)) if private else None
-    return score_labels(hospital, rows, probabilities, copies, noise)
+    if start.task.kind == "regression":
+        has_guess = question.floor is True and not private and len(splits["train"].y) > 0
+        guess = float(splits["train"].y.double().median()) / STEPS if has_guess else None
+        return score_numbers(hospital, rows, probabilities, question.copies, noise, guess)
+    return score_labels(hospital, rows, probabilities, question.copies, noise)
 
 
 def _score_masks(

@@ -30,5 +30,6 @@ def scores_at_home(task: Task, served: Calibrated, splits: Mapping[Split, Rows])
 def keep_scores(rows: Rows, probabilities: Tensor) -> dict[str, Tensor]:
     """Classes, patients and probabilities (n, classes) of rows, on the CPU."""
     # NaN counts as no decision; failing here instead would reveal one bit about a patient.
-    known = probabilities.cpu().nan_to_num(nan=1.0 / probabilities.shape[1])
+    classes = max(2, probabilities.shape[1])  # a number is a place in its range, and 0.5 its middle
+    known = probabilities.cpu().nan_to_num(nan=1.0 / classes)
     return {"y": rows.y.cpu(), "probabilities": known, "patient": rows.patient.cpu()}

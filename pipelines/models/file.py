@@ -29,6 +29,7 @@ from federation.registry import NotPermitted, permit_packages
 from federation.task import Kind, Task
 from personalize import AnyAlgorithm, NamedAlgorithm
 from pipelines.data.images import IMAGES, AnyImages, Target
+from pipelines.data.label_numbers import LabelRange, read_range
 from pipelines.data.sources import SOURCE, Files
 from pipelines.data.tables.features import Moments, from_json, standardize_features
 from pipelines.data.tables.principal_components import Axes, axes_from_json, project_features
@@ -110,7 +111,8 @@ class Ready:
     model was trained. names: of classes 1, 2, ... of a segmentation; of all classes, if labels have more than two.
     ordered: whether each class is more than the one before it. digest: of the file, 16 letters. window: sides of the
     input window with which it was scored; None = whole images. centring: shift and scale of logits, if any. features:
-    the fixed features on which the model is built, computed after translation. likeness: statistics by which a study
+    the fixed features on which the model is built, computed after translation. number: what is predicted and its range,
+    if that is a number. likeness: statistics by which a study
     unlike the training patients is detected, or in words why there are none.
     """
 
@@ -129,6 +131,7 @@ class Ready:
     window: tuple[int, ...] | None = None
     centring: Centring | None = None
     features: Fixed | None = None
+    number: LabelRange | None = None
     likeness: Likeness | str = "this kind of file has no statistics of training patients"
 
     def seen(self, x: Tensor) -> Tensor:
@@ -143,7 +146,9 @@ class Ready:
         return x
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """Probabilities (n, classes, *spatial) of network inputs x, computed as in the evaluation."""
+        """Probabilities (n, classes, *spatial) of network inputs x, computed as in the evaluation; of a number its
+        place in the range, (n, 1).
+        """
         if self.window is not None:
             return predict_probabilities(self.task, self.module, x, self.window)
         return Calibrated(self.module, self.centring).probabilities(self.task, x)
@@ -244,11 +249,20 @@ def parse_ready(data: bytes) -> Ready:
             window=_read_window(facts, task),
             centring=_read_centring(message.tensors.get(CENTRING)),
             features=features,
+            number=_read_number(facts, task),
         )
     except LaterVersion:
         raise
     except (Malformed, NotPermitted, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(words_of(error)) from error
+
+
+def _read_number(facts: Mapping[str, Json], task: Task) -> LabelRange | None:
+    """What is predicted and its range. Raises: ValueError: a model of numbers lacks it, or another has one."""
+    number = read_range(facts)
+    if (number is None) == (task.kind == "regression"):
+        raise ValueError(f"a model of kind {task.kind} {'needs' if number is None else 'has no'} range of numbers")
+    return number
 
 
 def _read_centring(tensor: Tensor | None) -> Centring | None:

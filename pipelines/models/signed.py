@@ -58,9 +58,16 @@ def read_signed(path: Path) -> Signed:
         raise ValueError(f"{signature_path} is no signature ({words_of(error)}); sign the model again") from error
     data = path.read_bytes()
     try:
-        return Signed(data, signature, parse_ready(data))
+        return Signed(data, signature, refuse_number(parse_ready(data)))
     except ValueError as error:
         raise ValueError(f"{path} is no finished model ({error}); give one of a site's folder ready/") from error
+
+
+def refuse_number(ready: Ready) -> Ready:
+    """The model itself. Raises: ValueError: it predicts a number, which a benchmark does not score."""
+    if ready.task.kind == "regression":
+        raise ValueError("it predicts a number, and a benchmark scores classes and masks")
+    return ready
 
 
 def settings_of(ready: Ready) -> dict[str, Json]:

@@ -9,7 +9,7 @@ import gzip
 import io
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,7 +52,7 @@ def write(source: PhantomSource, folder: Path) -> None:
     """Write all studies of `source` into `folder`: images/, masks/lesion/, masks/gland/ and labels.csv.
 
     labels.csv has the columns patient, slice (0 = most inferior) and label (1 = CS lesion in the slice, or its grade
-    group). The folder is created atomically.
+    group, or the gland's area in cm2). The folder is created atomically.
 
     Raises:
         FileExistsError: `folder` is not empty.
@@ -61,7 +61,7 @@ def write(source: PhantomSource, folder: Path) -> None:
         raise FileExistsError(f"the phantom's folder {folder} is not empty; give a new folder, or remove this one")
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    rows: list[tuple[str, int, int | str]] = []
+    rows: list[tuple[str, int, int | str | float]] = []
     for patient in range(source.patients + source.damaged):
         acquired = _acquire(source, patient, take=0)
         for place, data in _list_files(source, patient, acquired):
@@ -74,9 +74,12 @@ def write(source: PhantomSource, folder: Path) -> None:
     os.replace(part, folder)
 
 
-def _list_labels(source: PhantomSource, acquired: Acquired) -> list[int | str]:
+def _list_labels(source: PhantomSource, acquired: Acquired) -> Sequence[int | str | float]:
     if source.labels == "grade_group":
         return [GRADE_GROUPS[group] for group in acquired.groups]
+    if source.labels == "gland_area":
+        pixel_cm2 = float(np.linalg.norm(np.cross(acquired.affine[:3, 0], acquired.affine[:3, 1]))) / 100
+        return [round(float((plane > 0).sum()) * pixel_cm2, 4) for plane in acquired.gland]
     return [int(plane.any()) for plane in acquired.lesion]
 
 

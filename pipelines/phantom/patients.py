@@ -42,7 +42,9 @@ ScannerName: TypeAlias = Literal["A", "B", "D", "P", "L", "E"]
 Contrast: TypeAlias = Literal["adc", "t2w"]
 FileFormat: TypeAlias = Literal["dicom", "nifti"]
 Export: TypeAlias = Literal["adc", "grey"]
-Labelling: TypeAlias = Literal["significant", "grade_group"]
+Labelling: TypeAlias = Literal["significant", "grade_group", "gland_area"]
+PHANTOM_UNITS: Mapping[str, str] = {"gland_area": "cm2"}
+"""Labels of the phantom that are numbers, with their unit."""
 Defect: TypeAlias = Literal["missing_slice", "duplicate_slice", "truncated", "mixed_orientation", "singular_affine"]
 Mask: TypeAlias = NDArray[np.uint8]
 
@@ -67,8 +69,9 @@ class PhantomSource:
     a reader must detect. slices: per patient, 3.6 mm apart, centred on the mid-gland. significant: share of the
     patients with clinically significant cancer; of the others 64 % have a non-significant lesion. labels: of a slice:
     whether it shows clinically significant cancer, or the highest of the `GRADE_GROUPS` in it, which are then the
-    task's classes. export: of ADC maps: with their unit, or `grey`, the grey values after the scanner's window and tone
-    curve in the place of ADC, as in archives that keep no unit: hospitals then have none in common.
+    task's classes, or the area of the gland in it, in cm2, which is a number (`task: {kind: regression}`). export: of
+    ADC maps: with their unit, or `grey`, the grey values after the scanner's window and tone curve in the place of ADC,
+    as in archives that keep no unit: hospitals then have none in common.
 
     Raises:
         ValueError: settings are out of range; one message names all of them.

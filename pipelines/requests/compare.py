@@ -21,7 +21,8 @@ class Compare:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """By label: gains, value and variance, and the AUC of each; left out where anything is promised to patients."""
+    """By label: gains, value and variance, and the AUC of each, or of a number 1 - its mean absolute error in
+    shares of the range; left out where anything is promised to patients."""
 
     gains: Annotated[dict[Line, tuple[float, float]], Of.SCORE] | Absent = ABSENT
     scores: Annotated[dict[Line, float], Of.SCORE] | Absent = ABSENT

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from torch import Tensor
 
 from pipelines.requests.fields import AnyTensors, BootstrapCopies, Line, Name, Settings, Whole, Window
 from pipelines.requests.model import Model
 from pipelines.requests.request import Repeat, Request
-from pipelines.requests.scores import LabelScores, MaskScores, NoisedScores, RoundScored
+from pipelines.requests.scores import (
+    LabelScores,
+    MaskScores,
+    NoisedNumberScores,
+    NoisedScores,
+    NumberScores,
+    RoundScored,
+)
 from pipelines.settings.variants import Variant
 from privacy.release.form import ABSENT, Absent, Code, Shape
 
@@ -24,8 +31,8 @@ class Evaluate(Model):
     copies: bootstrap copies of the patients; their seed never leaves the hospital. calibration: on its own training
     images before it is scored; variant: what such a line of the tables is called. window: of a model that segments, the
     sides of what it sees at once, where that is less than an image. central: whether it is the central baseline.
-    floor: whether the mean mask is scored too. rounds: of the training. channel_mean, channel_square: of the model on
-    its training images, for the calibration `matched`.
+    floor: whether the mean mask, or the median guess, is scored too. rounds: of the training. channel_mean,
+    channel_square: of the model on its training images, for the calibration `matched`.
     """
 
     label: Name
@@ -64,11 +71,28 @@ class NoisedLabelsScored(NoisedScores):
     round: RoundScored
 
 
-EVALUATE: Request[Evaluate, LabelsScored | MasksScored | NoisedLabelsScored] = Request(
+@dataclass(frozen=True, kw_only=True)
+class NumbersScored(NumberScores):
+    """With the model's round."""
+
+    round: RoundScored
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisedNumbersScored(NoisedNumberScores):
+    """With the model's round."""
+
+    round: RoundScored
+
+
+Scored: TypeAlias = LabelsScored | MasksScored | NoisedLabelsScored | NumbersScored | NoisedNumbersScored
+
+EVALUATE: Request[Evaluate, Scored] = Request(
     name="evaluate",
     question=Evaluate,
-    replies=(LabelsScored, MasksScored, NoisedLabelsScored),
-    says="scores on test patients: noised histograms; or exact ones, or sums of overlaps, and bootstrap copies",
+    replies=(LabelsScored, MasksScored, NoisedLabelsScored, NumbersScored, NoisedNumbersScored),
+    says="scores on test patients: noised histograms; or exact ones, or sums of overlaps or errors, and bootstrap "
+    "copies",
     brief="scores on test patients",
     repeat=Repeat.RESTORED,
     writes=True,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from pipelines.data.images import AnyImages, Target
+from pipelines.data.label_numbers import LabelRange
 from pipelines.requests.fields import WITHOUT_NULLS, Line
 from pipelines.settings.learning import Split
 from privacy.release.form import ABSENT, Absent
@@ -14,7 +15,8 @@ from privacy.release.form import ABSENT, Absent
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """independent: whether each patient's split depends on that patient alone. target: the masks that every study must
-    have. classes: names of what is learnt. unlabelled: whether studies may have no labels, because no model is trained.
+    have. classes: names of what is learnt. number: the range of labels that are numbers. unlabelled: whether
+    studies may have no labels, because no model is trained.
     """
 
     images: Annotated[AnyImages, WITHOUT_NULLS]
@@ -23,4 +25,5 @@ class Reading:
     independent: bool | Absent = ABSENT
     target: Target | Absent | None = ABSENT
     classes: list[Line] | Absent = ABSENT
+    number: LabelRange | Absent = ABSENT
     unlabelled: bool | Absent = ABSENT

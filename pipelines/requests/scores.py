@@ -29,6 +29,11 @@ NoisedHistograms = Annotated[
     Mapping[str, Tensor], Of.SCORE, Shape(axes=2, names="scale|noised|rest|confusion", whole=False)
 ]
 """Of labels, with noise (`evaluation.noised.to_tensors`)."""
+ErrorSums = Annotated[Mapping[str, Tensor], Of.SCORE, Shape(axes=2, names="(floor/)?errors", whole=False)]
+"""Of numbers: sums of errors, of the model and of the median guess (`evaluation.numbers.to_tensors`)."""
+TestedCounts = Annotated[Mapping[str, Tensor], Of.COUNT, Shape(axes=1, names="(floor/)?tested", whole=True)]
+NoisedErrors = Annotated[Mapping[str, Tensor], Of.SCORE, Shape(axes=1, names="error_bins", whole=False)]
+"""Of numbers, with noise: a histogram of errors (`evaluation.numbers.release_errors`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,24 @@ class NoisedScores:
     patients: Count
     images: Count
     class_patients: Annotated[list[Whole], Of.COUNT]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberScores:
+    """Of a model that gives a number."""
+
+    errors: ErrorSums
+    tested: TestedCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisedNumberScores:
+    """Of a model that gives a number, with noise. patients, images: declared or released counts."""
+
+    error_bins: NoisedErrors
+    noise: Annotated[float, Field(ge=0), Of.NAME]
+    patients: Count
+    images: Count
 
 
 RoundScored = Annotated[Round | None, Of.NAME]

@@ -28,7 +28,7 @@ def add_floor_features(train: Training, model: AnyModel | None, images: AnyImage
     features.
     """
     floors = [label for label, method in train.methods.items() if isinstance(method, Alone)]
-    needs_none = isinstance(model, OnFeatures) or images.kind == "features" or task.kind != "classification"
+    needs_none = isinstance(model, OnFeatures) or images.kind == "features" or task.kind == "segmentation"
     feature_model = None if needs_none or len(images.inputs) != 3 else FEATURES_BY_CHANNELS.get(images.inputs[0])
     if feature_model is RADIOMICS and getattr(images, "values", "adc") == "standardized":
         feature_model = replace(RADIOMICS, of=Radiomics(window=(-3.0, 3.0)), public="prostate_t2w")

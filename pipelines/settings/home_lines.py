@@ -34,7 +34,7 @@ def split_lines(config: RunSettings) -> Lines:
     pooled images, which no real federation has, oracles, which have images that no hospital has, and variants of lines
     at home.
     """
-    if config.task.kind != "classification":
+    if config.task.kind == "segmentation":
         return Lines((), ())
     methods = config.train.methods
     federated = [label for label in methods if not _stays_home(config, label) and _can_be_real(config, label)]

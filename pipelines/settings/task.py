@@ -1,4 +1,4 @@
-"""The task of a run's networks: a label of each example, or a class of each of its pixels."""
+"""The task of a run's networks: a class or a number of each example, or a class of each of its pixels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import Field
 
 from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
+from pipelines.data.label_numbers import LabelRange
 from pipelines.loader.names import is_name
 from privacy.settings_error import Problem, refuse
 
@@ -29,6 +30,7 @@ class Classification:
     kind: Literal["classification"] = "classification"
     classes: tuple[str, ...] = ()
     ordered: bool = False
+    number: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         problems = [_name_problem(name) for name in self.classes if not is_name(name)]
@@ -64,6 +66,7 @@ class Segmentation:
     target: Target
     classes: tuple[str, ...] = ()
     ordered: ClassVar[bool] = False
+    number: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         problems = [_name_problem(name) for name in self.classes if not is_name(name)]
@@ -81,10 +84,45 @@ class Segmentation:
         return ("background", *(self.classes or (self.target,)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Regression:
+    """A number for each slice, volume, picture or line of a table: a volume, an age, a value, days.
+
+    what, unit: see `LabelRange`. range: the lowest and the highest number, as everybody knows them beforehand, not as
+    patients have them. outside: whether a study whose label lies outside of it is not used, or its label becomes the
+    nearer end.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["regression"]
+    what: str
+    unit: str
+    range: tuple[float, float]
+    outside: Literal["quarantine", "clip"] = "quarantine"
+    classes: ClassVar[tuple[str, ...]] = ()
+    ordered: ClassVar[bool] = False
+    names: ClassVar[tuple[str, ...]] = ("number",)
+
+    def __post_init__(self) -> None:
+        _ = self.number  # its checks are those of these settings
+
+    @property
+    def target(self) -> None:
+        """No mask."""
+        return None
+
+    @property
+    def number(self) -> LabelRange:
+        """What is predicted, and its range."""
+        low, high = self.range
+        return LabelRange(what=self.what, unit=self.unit, low=low, high=high, clip=self.outside == "clip")
+
+
 def _name_problem(name: str) -> Problem:
     """The problem of a class name with characters that are not allowed."""
     text = f"{name!r} is not made of a-z 0-9 _ -; where tables say it otherwise, map it by values of the source"
     return Problem(("classes",), text)
 
 
-AnyTask: TypeAlias = Annotated[Classification | Segmentation, Field(discriminator="kind")]
+AnyTask: TypeAlias = Annotated[Classification | Segmentation | Regression, Field(discriminator="kind")]

@@ -19,6 +19,9 @@ REVIEWED = {
     *((request, "histograms", "score", 2) for request in ("evaluate", "benchmark")),  # with noise
     *((request, "totals", "score", 3) for request in ("evaluate", "route", "benchmark")),
     *((request, "numbers", "count", 3) for request in ("evaluate", "route", "benchmark")),
+    ("evaluate", "errors", "score", 2),
+    ("evaluate", "tested", "count", 1),
+    ("evaluate", "error_bins", "score", 1),  # with noise
 }
 """Request, field, what it is said to be, most axes."""
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from evaluation.at_home import AtHome, Chosen, Validation, choose_line
-from evaluation.metrics import AUC
+from evaluation.metrics import AUC, Measure
+from evaluation.numbers import list_number_measures
 from evaluation.protocols import Table
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
 from evaluation.scoring import score_rows
 from federation.models.features import Features
 from pipelines.coordinator.artifacts import Counts
 from pipelines.hospital.home_floors import RIDGE, SVM
+from pipelines.hospital.numbers import describe_number
 from pipelines.settings.config import Config
 from pipelines.settings.home_lines import split_lines
 
@@ -32,14 +34,18 @@ def compare_with_home(
 
     Args:
         tables, repeats: evidence of test patients, which has a part only where there are no validation scores.
-        scores: AUC on validation patients by hospital and line, as hospitals told it.
+        scores: on validation patients by hospital and line, as hospitals told it: the AUC, or of a number as in
+            `evaluation.recommendation.score_models`.
     """
     lines = split_lines(config)
     home, federated = ([label for label in group if label in tables] for group in lines)
-    validated = {site: Validation(each, _count_less_common(cohorts[site])) for site, each in scores.items()}
+    labels = config.task.number
+    primary = AUC if labels is None else list_number_measures(describe_number(labels))[0]
+    count_telling = _count_less_common if labels is None else _count_images
+    validated = {site: Validation(each, count_telling(cohorts[site])) for site, each in scores.items()}
     chosen = choose_line(home, validated)
     reference = chosen.line or next(iter(home), "")
-    gains = compute_gains_over(reference, federated, tables, repeats) if reference else ()
+    gains = compute_gains_over(reference, federated, tables, repeats, primary) if reference else ()
     first = choose_line(federated, validated) if chosen.line else Chosen()
     return AtHome(
         lines=tuple(home),
@@ -62,12 +68,18 @@ def list_home_floors(config: Config) -> tuple[str, ...]:
 
 
 def compute_gains_over(
-    reference: str, lines: Sequence[str], tables: Mapping[str, Table], repeats: Repeats
+    reference: str,
+    lines: Sequence[str],
+    tables: Mapping[str, Table],
+    repeats: Repeats,
+    primary: Measure = AUC,
 ) -> tuple[ScoreRow, ...]:
-    """The rows of AUC of lines with their gain over the reference, mean over hospitals or of the only one."""
+    """The rows of lines by the primary measure with their gain over the reference, mean over hospitals or of the only
+    one.
+    """
     compared = {label: tables[label] for label in (reference, *lines)}
     further = {label: each for label, each in repeats.items() if label in compared}
-    rows = score_rows(compared, reference=reference, measures=(AUC,), repeats=further)
+    rows = score_rows(compared, reference=reference, measures=(primary,), repeats=further)
     over_all = [row for row in rows if row.protocol == PRIVATE_MEAN] or [row for row in rows if row.protocol == PRIVATE]
     return tuple(row for row in over_all if row.method != reference)
 
@@ -76,6 +88,11 @@ def _find_largest_gain(gains: Sequence[ScoreRow]) -> str:
     """The line with the largest gain on test patients; empty if none has any."""
     finite = [row for row in gains if math.isfinite(row.gain)]
     return max(finite, key=lambda row: row.gain).method if finite else ""
+
+
+def _count_images(counts: Counts) -> int:
+    """A hospital's validation images: how much they can tell of an error."""
+    return counts.splits["validation"]["images"]
 
 
 def _count_less_common(counts: Counts) -> int:

@@ -26,7 +26,9 @@ from evaluation.figures import (
 from evaluation.heat import draw_cross_site, draw_site_matrix
 from evaluation.histograms import Counts, Ints
 from evaluation.many import describe_figure_choice, select_figure_sites
-from evaluation.metrics import AUC
+from evaluation.metrics import AUC, Measure
+from evaluation.numbers import Errors
+from evaluation.numbers import from_tensors as from_errors
 from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.overlap import from_tensors as from_overlaps
 from evaluation.panels import split_names
@@ -51,6 +53,7 @@ def draw_figures(
     decided: Sequence[Decision] = (),
     words: Words = WORDS,
     classes: Classes = TWO,
+    primary: Measure = AUC,
 ) -> list[Picture]:
     """Scores and gains of every line of the tables; curves and heat maps of methods, not of their variants.
     Segmentation has no ROC curves; more than two classes have them by class, and confusion matrices. Where there are
@@ -64,9 +67,10 @@ def draw_figures(
             [decision for decision in decided if decision.site in shown_sites],
             words,
             classes,
+            primary,
         )
         return [replace(picture, caption=picture.caption + note) for picture in drawn_pictures]
-    return _draw_all(tables, rows, trained, reference, decided, words, classes)
+    return _draw_all(tables, rows, trained, reference, decided, words, classes, primary)
 
 
 def _select_sites(
@@ -112,29 +116,29 @@ def _draw_all(
     decided: Sequence[Decision],
     words: Words,
     classes: Classes,
+    primary: Measure,
 ) -> list[Picture]:
     """Every figure of these hospitals."""
     methods = [str(result.label) for result in trained if result.label in tables]
     masks = any(isinstance(evidence, Overlaps) for table in tables.values() for evidence in table.values())
     drawn: list[Picture] = []
-    for measure in (DICE, HD95) if masks else (AUC,):
+    for measure in (DICE, HD95) if masks else (primary,):
         measure_rows = [row for row in rows if row.measure == measure.name]
         if not drawn or any(math.isfinite(row.value) for row in measure_rows):
             drawn.append(draw_score_dots(rows, measure.name))
         if reference and any(math.isfinite(row.gain) for row in measure_rows if row.method != reference):
             gained = draw_gain_bars(rows, measure.name, reference)
             drawn.append(replace(gained, title=f"{measure.name}: gain over {reference}") if masks else gained)
-    for part, names in [] if masks else split_names(methods, reference):
+    for part, names in split_names(methods, reference) if primary is AUC else []:
         drawn += _draw_rocs(tables, names, classes, methods, part)
     drawn += draw_calibrations(tables, decided, reference or "", methods, words)
     drawn += _draw_confusions(tables, decided, reference or "", words, classes)
     drawn += _draw_curves(trained, methods, reference)
     for method in methods:
-        measure = DICE if masks else AUC
-        models, tests, values = score_matrix(tables[method], measure)
+        models, tests, values = score_matrix(tables[method], primary)
         is_complete = len(tables[method]) == len(models) * len(tests)
         if len(models) > 1 and is_complete and np.ptp(values, axis=0).any():
-            drawn.append(draw_cross_site(models, tests, values, measure.name, method))
+            drawn.append(draw_cross_site(models, tests, values, primary.name, method))
     for result in trained:
         for name, matrix in result.between.items():
             drawn.append(draw_site_matrix(matrix["sites"], np.array(matrix["values"]), name, result.label))
@@ -240,14 +244,17 @@ def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
     return tables
 
 
-def read_floor(folder: Path) -> dict[str, Overlaps]:
-    """The mean mask's overlaps by site, where methods segment."""
+def read_floor(folder: Path) -> dict[str, Overlaps | Errors]:
+    """The mean mask's overlaps, or the median guess's errors, by site, where methods give masks or numbers."""
     floor_tensors = {
         entry.test_site: {n.removeprefix(FLOOR): t for n, t in reply.tensors.items() if n.startswith(FLOOR)}
         for entry, reply in _read_evaluations(folder)
-        if f"{FLOOR}totals" in reply.tensors
+        if any(n.startswith(FLOOR) for n in reply.tensors)
     }
-    return {site: from_overlaps(tensors) for site, tensors in floor_tensors.items()}
+    return {
+        site: from_errors(tensors) if "errors" in tensors else from_overlaps(tensors)
+        for site, tensors in floor_tensors.items()
+    }
 
 
 def _read_evaluations(folder: Path) -> Iterator[tuple[ScoredFile, Message]]:

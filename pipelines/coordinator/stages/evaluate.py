@@ -21,7 +21,8 @@ from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
 from pipelines.requests.asking import ask
-from pipelines.requests.evaluate import EVALUATE, Evaluate, LabelsScored, MasksScored, NoisedLabelsScored
+from pipelines.requests.evaluate import EVALUATE, Evaluate
+from pipelines.requests.evaluate import Scored as Reply
 from pipelines.requests.export import EXPORT, Export
 from pipelines.requests.writing import to_facts, to_message
 from pipelines.runs.progress import show_progress
@@ -99,9 +100,11 @@ def _score_training(
 
 
 def _floor_of(world: World) -> str | None:
-    """The method whose evaluation also scores the mean mask at each site; None in classification."""
+    """The method whose evaluation also scores the mean mask, or the median guess, at each site; None in classification,
+    whose floor follows from counts, and in a private run, where it would cost as much as a model.
+    """
     methods = world.config.train.methods
-    if world.config.task.target is None:
+    if world.config.task.kind == "classification" or world.config.privacy != "none":
         return None
     return next((label for label, method in methods.items() if method.name != CENTRAL), next(iter(methods)))
 
@@ -114,7 +117,6 @@ def _list_lines(world: World, method: str) -> list[Line]:
 
 Models: TypeAlias = Callable[[Checkpoint], Mapping[str, Params]]
 """A method's models of a checkpoint, by site."""
-Reply: TypeAlias = LabelsScored | MasksScored | NoisedLabelsScored
 Scored: TypeAlias = tuple[str, str, Reply | None]
 """Model site, test site, counts; None where the budget of the test patients is spent."""
 

@@ -56,6 +56,7 @@ def _build_question(config: Config) -> Ingest:
         independent=config.independent,
         target=target,
         classes=classes,
+        number=ABSENT if task.number is None else task.number,
         unlabelled=ABSENT if config.train.methods else True,
     )
 
@@ -124,6 +125,7 @@ def _with_scale(world: World, name: str, question: Ingest, report_site: Callable
         independent=question.independent,
         target=question.target,
         classes=question.classes,
+        number=question.number,
     )
     replies = world.ask_each(MOMENTS, dict.fromkeys(sites, name), world.same_for_all(first), report_site=report_site)
     parts = [replies[site] for site in sites]
@@ -158,7 +160,7 @@ def _find_cohort_problems(world: World, site: str, counts: Counts) -> list[str]:
 
 def _describe_odd_classes(config: Config, counts: Mapping[str, Counts]) -> list[str]:
     """What is odd about the hospitals' classes, of those that count images exactly."""
-    if config.task.target is not None or not config.train.methods:
+    if config.task.kind != "classification" or not config.train.methods:
         return []
     exact = {site: each for site, each in counts.items() if isinstance(each, Counted)}
     images = {site: _images_by_class(value_or_none(c.classes), c.images, c.positives) for site, c in exact.items()}

@@ -13,20 +13,21 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from evaluation.at_home import AtHome
-from evaluation.choice import compute_optimism
+from evaluation.choice import compute_optimism, select_primary
 from evaluation.classes import Classes
 from evaluation.floors import add_floor, drop_floors
 from evaluation.gap_rows import gap_rows
 from evaluation.leaving import Left
 from evaluation.many import select_figure_sites
-from evaluation.metrics import AUC
-from evaluation.overlap import DICE, Overlaps, list_measures
+from evaluation.metrics import Measure
+from evaluation.numbers import Errors, Number, list_number_measures
+from evaluation.overlap import Overlaps, list_measures
 from evaluation.protocols import Table
 from evaluation.records import Command, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState
 from evaluation.report import render_coordinator_page
 from evaluation.rows import scores_csv
 from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
-from evaluation.wording import format_count, format_moment
+from evaluation.wording import Words, format_count, format_moment
 from federation.origins import list_origins
 from federation.rounds import method_schedule
 from pipelines.coordinator.artifacts import (
@@ -65,6 +66,7 @@ from pipelines.coordinator.report.methods import (
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import SPLITS
+from pipelines.hospital.numbers import describe_number
 from pipelines.hospital.segmentation import words_of_kind
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import READY
@@ -103,9 +105,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     heard = ask_comparisons(world, lines, VERSION)
     at_home = compare_with_home(config, tables, cohorts, heard.scores, evaluated.repeats)
     reference, asked = _name_references(config.evaluate.reference, at_home, tables)
-    structures = config.task.names[1:] if config.task.target else ()
-    classes = Classes(config.task.names, config.task.ordered)
-    scored = list_measures(structures) if structures else label_measures(tables, classes)
+    structures, classes, number, scored = _choose_measures(config, tables)
+    primary = select_primary(scored)
     rows = score_rows(
         add_floor(tables, evaluated.floor), reference=reference, measures=scored, repeats=evaluated.repeats
     )
@@ -116,8 +117,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
     untouched = line if (line := find_untreated_line(config)) in routed else None
     outside = outside_rows(routed, scored, untouched)
-    shares = gap_rows(tables, list_oracle_comparisons(config), DICE if structures else AUC)
-    usable, words = list_models(world, trained, replies), words_of_kind(config.images.kind)
+    shares = gap_rows(tables, list_oracle_comparisons(config), primary)
+    usable, words = list_models(world, trained, replies), _describe_examples(config)
     use = read_decisions({site: reply.decision for site, reply in replies.items()}, usable, rows)
     statements = tuple(from_json(reply.statement) for reply in everybody.values())
     page = RunPage(
@@ -136,7 +137,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         stages=(*(_build_stage_state(name, folder) for name, folder in inputs.items()), _build_own_state(world, out)),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_list_commands(world),
-        pictures=tuple(draw_figures(tables, drop_floors(rows), trained, reference, use, words, classes)),
+        pictures=tuple(draw_figures(tables, drop_floors(rows), trained, reference, use, words, classes, primary)),
         words=words,
         structures=structures,
         outside=outside,
@@ -148,7 +149,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         inversion=tuple(row for attempt in audits.inversion for row in build_inversion_rows(attempt)),
         harmony=build_harmony(world, inputs),
         models=usable,
-        optimism=compute_optimism(tables, sorted(cohorts), DICE if structures else AUC),
+        optimism=compute_optimism(tables, sorted(cohorts), primary),
         spaces=spaces_by_label(world, trained),
         decisions=use,
         classes=() if structures else classes.several,
@@ -159,9 +160,36 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         at_home=at_home,
         odd_updates=tuple(list_odd_updates(world, trained)),
         merging=describe_merging(world, trained),
+        number=number,
     )
     _write_page(page, everybody, out)
     return {"report": PAGE, "scores": len(rows)}
+
+
+class _Measures(NamedTuple):
+    """What a run predicts - structures of masks, classes, or a number - and by which measures that is scored."""
+
+    structures: tuple[str, ...]
+    classes: Classes
+    number: Number | None
+    scored: tuple[Measure, ...]
+
+
+def _choose_measures(config: Config, tables: Tables) -> _Measures:
+    """The measures of a run's task."""
+    task = config.task
+    structures, classes = task.names[1:] if task.target else (), Classes(task.names, task.ordered)
+    if task.number is not None:
+        number = describe_number(task.number)
+        return _Measures((), classes, number, list_number_measures(number))
+    scored = list_measures(structures) if structures else label_measures(tables, classes)
+    return _Measures(structures, classes, None, scored)
+
+
+def _describe_examples(config: Config) -> Words:
+    """The words for examples, and the unit of what is predicted."""
+    unit = "" if config.task.number is None else config.task.number.shown_unit
+    return replace(words_of_kind(config.images.kind), unit=unit)
 
 
 def _name_references(named: str | None, at_home: AtHome, tables: Tables) -> tuple[str | None, str | None]:
@@ -184,12 +212,12 @@ def _write_page(page: RunPage, replies: Mapping[str, Reported], out: Path) -> No
 
 class _Evaluated(NamedTuple):
     """What the evaluate stage wrote; nothing where a run trains nothing. repeats: further trainings' tables, by
-    method. floor: the mean mask's overlaps by site.
+    method. floor: the mean mask's overlaps, or the median guess's errors, by site.
     """
 
     tables: Tables = MappingProxyType({})
     repeats: Mapping[str, Sequence[Table]] = MappingProxyType({})
-    floor: Mapping[str, Overlaps] = MappingProxyType({})
+    floor: Mapping[str, Overlaps | Errors] = MappingProxyType({})
     refused: Sequence[Refusal] = ()
 
 

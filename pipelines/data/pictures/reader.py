@@ -17,6 +17,7 @@ from pipelines.data.images import Pictures, Target
 from pipelines.data.index import folder_problems
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks, try_collecting
 from pipelines.data.label_classes import class_number, value_problems
+from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.pictures.label_maps import SUFFIXES, Maps, find_map, map_name, open_maps
 from pipelines.data.pictures.pixels import read_pair
 from pipelines.data.pictures.pixels import read_picture as read_picture
@@ -73,9 +74,13 @@ def picture_names(source: PictureSource) -> list[str]:
 
 
 def open_pictures(
-    source: PictureSource, images: Pictures, target: Target | None = None, classes: tuple[str, ...] = ()
+    source: PictureSource,
+    images: Pictures,
+    target: Target | None = None,
+    classes: tuple[str, ...] = (),
+    number: LabelRange | None = None,
 ) -> Intake:
-    """Read the table, or the folder; each line, or picture, becomes a waiting study. target, classes: see
+    """Read the table, or the folder; each line, or picture, becomes a waiting study. target, classes, number: see
     `read_cohort`.
 
     Raises:
@@ -83,9 +88,11 @@ def open_pictures(
     """
     problems = folder_problems("source.folder", source.folder)
     root = resolve_path(Path(source.folder))
-    masks, labels = source.masks, () if target else classes
+    masks, labels = source.masks, () if target else number or classes
     maps = None if masks is None else try_collecting(problems, lambda: open_maps(masks, classes if target else ()))
     problems += map(str, value_problems(source.values, labels, "source"))
+    if number is not None and (source.table is None or source.label is None):
+        problems.append("source.label: missing; a number stands in a column of a table, not in masks")
     if target == "masks" and not classes:
         problems.append("classes: missing; say in which order the label maps' classes are learnt, alike at all sites")
     listed = None
@@ -151,7 +158,7 @@ def _select_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, di
     return everything, lines
 
 
-def _list_table_pictures(source: PictureSource, root: Path, maps: Maps | None, classes: tuple[str, ...]) -> Listed:
+def _list_table_pictures(source: PictureSource, root: Path, maps: Maps | None, classes: Meaning) -> Listed:
     """The pictures that the chosen lines of the table name. Raises: as `check_table`."""
     everything, lines = _select_lines(source)
     name_counts = Counter(line[source.image] for _, line in lines)
@@ -216,7 +223,7 @@ def _list_folder_pictures(root: Path, maps: Maps | None) -> Listed:
 
 
 def _parse_patient_and_label(
-    source: PictureSource, line: Mapping[str, str], name_counts: Mapping[str, int], classes: tuple[str, ...]
+    source: PictureSource, line: Mapping[str, str], name_counts: Mapping[str, int], classes: Meaning
 ) -> tuple[str, int | None]:
     """The patient and the label of one line. Raises: Unusable."""
     patient = normalize_identifier(line[source.patient])

@@ -23,6 +23,7 @@ from torch import Tensor
 from pipelines.data.images import Features
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks
 from pipelines.data.label_classes import class_number, value_problems
+from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
@@ -49,9 +50,7 @@ LARGEST = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
-def open_lines(
-    source: TableSource, images: Features, *, labelled: bool = True, classes: tuple[str, ...] = ()
-) -> Intake:
+def open_lines(source: TableSource, images: Features, *, labelled: bool = True, classes: Meaning = ()) -> Intake:
     """Read the table; each line becomes a waiting study. labelled: if False, every label is 0. classes: as in
     `class_number`.
 
@@ -66,6 +65,8 @@ def open_lines(
             raise
         raise ValueError(f"source.file: {source.file!r} cannot be read ({error})") from error
     refuse(value_problems(source.values, classes, "source"))
+    if isinstance(classes, LabelRange) and source.positive_above is not None:
+        raise ValueError("source.positive_above: it makes two classes of a number, and the task learns the number")
     value_columns = (*images.numbers, *images.categories, *([source.label] if labelled else []))
     needed = [*value_columns, *([source.patient] if source.patient else [])]
     if missing := [name for name in needed if name not in header]:
@@ -96,7 +97,7 @@ def _read_line(
     source: TableSource,
     images: Features,
     value_columns: tuple[str, ...],
-    classes: tuple[str, ...] = (),
+    classes: Meaning = (),
 ) -> ReadStudy:
     """One line as an example with its label. Raises: Unusable."""
     patient = _line_patient(source, number, line)
@@ -122,9 +123,9 @@ def _read_line(
     return ReadStudy(patient, f"line {number}", examples, [label], "unknown")
 
 
-def _label_advice(source: TableSource, classes: tuple[str, ...]) -> str:
+def _label_advice(source: TableSource, classes: Meaning) -> str:
     """What to do about a label that stands for no class."""
-    if classes or source.values:
+    if classes or source.values:  # a range is true as well
         return "Correct the table."
     return (
         "Say positive_above, the number above which labels are positive (1 where 1 is no and 2 is yes), "

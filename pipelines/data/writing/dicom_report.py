@@ -1,10 +1,10 @@
 """Encode what a model found in a series as a DICOM report: TID 1500 of PS3.16, Comprehensive SR, by highdicom.
 
 A report has one measurement group (TID 1501): the score as a probability with the image where it was highest, the class
-or positive and negative with the threshold, whether the study is unlike those that the model learnt from, with distance
-and p-value, and the model: its name, the digest of its file, and the version of Consilium. The document says twice that
-it is for research only. It is complete, preliminary and unverified, for no person has looked at it. Every image that
-was read is among its evidence.
+or positive and negative with the threshold, or in their place a number with its unit in UCUM; whether the study is
+unlike those that the model learnt from, with distance and p-value; and the model: its name, the digest of its file, and
+the version of Consilium. The document says twice that it is for research only. It is complete, preliminary and
+unverified, for no person has looked at it. Every image that was read is among its evidence.
 
 Concepts without a public code are of the scheme 99CONSILIUM; their meanings stand beside the codes.
 """
@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
@@ -74,12 +75,24 @@ UNITS = {  # annotations that read well where a viewer shows the code
 
 
 @dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A predicted number, the mean over a study's examples. what: in words. unit: of UCUM. low, high: of its range."""
+
+    what: str
+    unit: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """A model's result for one study.
 
     name: the class, or positive or negative. positive: None for more than two classes. score: the probability by which
-    positive was decided, at `threshold`. classes: name -> probability, of more than two classes. examples: how many
-    were scored. unlike, distance, p_value: as in the table of predictions; None if unknown.
+    positive was decided, at `threshold`. classes: name -> probability, of more than two classes. quantity: the number
+    that was predicted in their place. examples: how many were scored. unlike, distance, p_value: as in the table of
+    predictions; None if unknown.
     """
 
     name: str
@@ -87,6 +100,7 @@ class Finding:
     score: float | None = None
     threshold: float | None = None
     classes: Mapping[str, float] = field(default_factory=dict)
+    quantity: Quantity | None = None
     examples: int = 1
     unlike: bool | None = None
     distance: float | None = None
@@ -148,7 +162,8 @@ def _build_document(
 
     series = f"{images.first.SeriesInstanceUID}/{maker.digest}"
     evidence = "/".join(str(header.SOPInstanceUID) for header in images.headers)
-    content = f"{json.dumps(asdict(finding), sort_keys=True)}/{installed_version()}/{evidence}/{_format_place(place)}"
+    content_fields = {name: value for name, value in asdict(finding).items() if name != "quantity" or value is not None}
+    content = f"{json.dumps(content_fields, sort_keys=True)}/{installed_version()}/{evidence}/{_format_place(place)}"
     before = "" if predecessor is None else str(predecessor.SOPInstanceUID)
     uid_text = f"report/{series}/{maker.when.isoformat()}/{hashlib.sha256(content.encode()).hexdigest()}/{before}"
     made = ComprehensiveSR(
@@ -159,7 +174,9 @@ def _build_document(
         sop_instance_uid=new_uid(maker.key, f"instance/{uid_text}"),
         instance_number=1,
         **equipment_elements(maker),
-        series_description=describe_series("Score by ", maker.label, ", research use only", finding.unlike),
+        series_description=describe_series(
+            "Number by " if finding.quantity else "Score by ", maker.label, ", research use only", finding.unlike
+        ),
         content_date=maker.when.date(),
         content_time=maker.when.time(),
         is_complete=True,
@@ -274,6 +291,10 @@ def _list_measurements(finding: Finding, place: tuple[Dataset, list[int] | None]
         yield sr.Measurement(
             name=class_code(name), value=_round_number(share), unit=SHARE, referenced_images=class_images
         )
+    if finding.quantity is not None:
+        number = finding.quantity
+        unit = Code(number.unit, "UCUM", "no units" if number.unit == "1" else number.unit)
+        yield sr.Measurement(name=quantity_code(number.what), value=_round_number(number.value), unit=unit)
     other_values = {THRESHOLD: finding.threshold, DISTANCE: finding.distance, P_VALUE: finding.p_value}
     for code, value in {**other_values, EXAMPLES: float(finding.examples)}.items():
         if value is not None and math.isfinite(value):
@@ -283,6 +304,14 @@ def _list_measurements(finding: Finding, place: tuple[Dataset, list[int] | None]
 def _round_number(value: float) -> float:
     """Six digits, as in the table, so that the decimal string of DICOM has room for it."""
     return float(f"{value:.6g}")
+
+
+def quantity_code(what: str) -> Code:
+    """The concept of a predicted number."""
+    code = re.sub(r"[^a-z0-9]+", "_", what.lower()).strip("_")
+    if len(code) > LONGEST_CODE:
+        code = hashlib.sha256(code.encode()).hexdigest()[:LONGEST_CODE]
+    return Code(code, SCHEME, f"{what}, predicted by the model"[:LONGEST_MEANING])
 
 
 def class_code(name: str) -> Code:
@@ -297,10 +326,14 @@ def _list_evaluations(finding: Finding) -> Iterator[QualitativeEvaluation]:
     """The class, or positive or negative; and whether the study is unlike the training studies."""
     from highdicom.sr import QualitativeEvaluation  # slow to import
 
-    if finding.positive is None:
-        value = Code(class_code(finding.name).value.removeprefix("p_"), SCHEME, finding.name[:LONGEST_MEANING])
-    else:
-        value = codes.SCT.Positive if finding.positive else codes.SCT.Negative
-    yield QualitativeEvaluation(name=CLASS, value=value)
+    if finding.quantity is None:
+        yield QualitativeEvaluation(name=CLASS, value=_class_value(finding))
     if finding.unlike is not None:
         yield QualitativeEvaluation(name=UNLIKE, value=codes.SCT.Yes if finding.unlike else codes.SCT.No)
+
+
+def _class_value(finding: Finding) -> Code:
+    """The class, or positive or negative."""
+    if finding.positive is None:
+        return Code(class_code(finding.name).value.removeprefix("p_"), SCHEME, finding.name[:LONGEST_MEANING])
+    return codes.SCT.Positive if finding.positive else codes.SCT.Negative

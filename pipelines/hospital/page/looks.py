@@ -13,6 +13,7 @@ from federation.models.maps import compute_stride, normalized_maps, upsample_map
 from federation.models.sensitivity import SMOOTH, compute_sensitivity
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
+from pipelines.data.label_numbers import read_range
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import central_name, cohort_of
 from pipelines.hospital.opening import Opening, own_model, parse_opening, read_opening
@@ -49,6 +50,9 @@ def build_look(hospital: Hospital, cohort: Cohort, method: TableLine, index: Seq
     shown = images[list(index)]
     with torch.no_grad():
         scores = 1 - module(shown).logits.softmax(dim=1)[:, 0]
+    if (number := read_range(cohort.recipe)) is not None:
+        scores = number.low + number.width * start.task.probabilities(module, shown)[:, 0]
+        return Look(_compute_maps(module, shown), scores, shown, describe_map_reading(images))
     return Look(
         _compute_maps(module, shown),
         scores,

@@ -11,24 +11,27 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from evaluation.answers import list_choices
-from evaluation.choice import compute_optimism, make_decisions
+from evaluation.choice import compute_optimism, make_decisions, select_primary
 from evaluation.classes import Classes
 from evaluation.drawing import Picture
-from evaluation.histograms import Counts
 from evaluation.leaving import Left
-from evaluation.metrics import AUC
-from evaluation.overlap import DICE, list_measures
+from evaluation.metrics import Measure
+from evaluation.numbers import Number, list_number_measures
+from evaluation.overlap import Overlaps, list_measures
 from evaluation.patients import compute_characteristics, draw_features_by_class
-from evaluation.protocols import Evidence
+from evaluation.protocols import Evidence, Table
 from evaluation.records import Command, Model, Quarantined, SitePage, SplitCount, Withdrawn
 from evaluation.report import OutsideDetails, render_outside_page, render_site_page
-from evaluation.rows import MEAN_MASK
+from evaluation.rows import MEAN_MASK, MEDIAN
 from evaluation.scoring import label_measures, score_rows
+from evaluation.wording import Words
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
-from pipelines.data.stored import label_names, target_classes
+from pipelines.data.label_numbers import read_range
+from pipelines.data.stored import class_numbers, label_names, target_classes
 from pipelines.hospital.adaptation import EVERYBODY, evidence_of, read_line_evidence, read_lines
 from pipelines.hospital.finished_models import has_noised_scores as noised_at
 from pipelines.hospital.finished_models import list_usable_models
@@ -37,6 +40,7 @@ from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, keyed_d
 from pipelines.hospital.intake import rejected_studies
 from pipelines.hospital.inversion import inversion_sheets
 from pipelines.hospital.kept import COUNTS, cohort_of, scores_name_of
+from pipelines.hospital.numbers import describe_number
 from pipelines.hospital.page.adaptation import adapted_lines, adapted_sheets
 from pipelines.hospital.page.attacks import own_attacks
 from pipelines.hospital.page.curves import PageScores, draw_curves
@@ -158,19 +162,20 @@ def _build_page(
     at_home = {floor.model.method: {pair: evidence_of(hospital, floor.scores, copies)} for floor in floors}
     tables = {**_read_tables(hospital, [*methods, *variants], copies), **of_lines, **at_home}
     if any(
-        isinstance(evidence, Counts) == bool(structures) for table in tables.values() for evidence in table.values()
+        isinstance(evidence, Overlaps) != bool(structures) for table in tables.values() for evidence in table.values()
     ):
         raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
     classes = Classes(label_names(cohort), question.ordered is True)
-    scored = list_measures(structures) if structures else label_measures(tables, classes)
+    number = None if structures else _read_number(cohort)
+    scored = _choose_measures(structures, classes, number, tables)
     models = (*list_usable_models(hospital, question.methods, variants), *(floor.model for floor in floors))
     question = _choose_reference(hospital, question, models, floors)
     reference = question.reference if question.reference in tables else None
     rows = score_rows(tables, reference=reference, measures=scored)
     recommended = () if scope.outside else make_recommendation(hospital, question, models, floors, losses)
     decided = () if scope.outside else make_decisions(models, rows, recommended)
-    words, features = words_of_kind(kind_of(cohort)), read_features(cohort)
-    positive = (cohort.labels > 0).numpy()
+    words, features = _describe_examples(cohort, number), read_features(cohort)
+    positive = (class_numbers(cohort) > 0).numpy()
     rejected = rejected_studies(hospital, question.cohort)
     notes, pictured = collect_notes(hospital, methods), not hospital.simulation or question.pictures is not False
     shown, sides = features if pictured else {}, _two_sides(classes)
@@ -203,14 +208,35 @@ def _build_page(
         structures=structures,
         noised=noised_at(hospital, methods),
         models=models,
-        optimism=compute_optimism(tables, [hospital.name], DICE if structures else AUC),
+        optimism=compute_optimism(tables, [hospital.name], select_primary(scored)),
         decisions=decided,
         spaces={line["label"]: line["space"] for line in (*methods, *variants) if "space" in line},
-        classes=() if structures else classes.several,
-        shares=compute_gap_shares(value_or_none(question.compared) or [], tables, DICE if structures else AUC),
+        classes=() if structures or number else classes.several,
+        shares=compute_gap_shares(value_or_none(question.compared) or [], tables, select_primary(scored)),
         at_home=(*at_home, *list_lines_alone(hospital, [*methods, *variants])),
         home_floors=tuple(at_home),
+        number=number,
     )
+
+
+def _read_number(cohort: Cohort) -> Number | None:
+    """What is predicted, if that is a number."""
+    labels = read_range(cohort.recipe)
+    return None if labels is None else describe_number(labels)
+
+
+def _choose_measures(
+    structures: Sequence[str], classes: Classes, number: Number | None, tables: Mapping[str, Table]
+) -> tuple[Measure, ...]:
+    """The measures of what models predict."""
+    if number is not None:
+        return list_number_measures(number)
+    return list_measures(structures) if structures else label_measures(tables, classes)
+
+
+def _describe_examples(cohort: Cohort, number: Number | None) -> Words:
+    """The words for examples, and the unit of what is predicted."""
+    return replace(words_of_kind(kind_of(cohort)), unit="" if number is None else number.unit)
 
 
 def _choose_reference(
@@ -321,7 +347,7 @@ def split_counts(cohort: Cohort, splits: Sequence[str] = SPLITS) -> list[SplitCo
     for place, split in enumerate(splits):
         chosen = cohort.split == place
         patients = len(torch.unique(cohort.patient[chosen]))
-        labels, number = cohort.labels[chosen], len(label_names(cohort))
+        labels, number = class_numbers(cohort)[chosen], len(label_names(cohort))
         each = torch.bincount(labels, minlength=number).tolist() if number > 2 else ()
         counts.append(SplitCount(split, patients, int(chosen.sum()), int((labels > 0).sum()), each))
     return counts
@@ -335,7 +361,7 @@ def _read_tables(
     """
     folder = DiskFolder(hospital.root / "scores")
     tables: dict[str, dict[tuple[str, str], Evidence]] = {}
-    home_pair, low = (hospital.name, hospital.name), None
+    home_pair, low, guess = (hospital.name, hospital.name), None, dict[str, Tensor]()
     for line in lines:
         name = scores_name_of(line)
         if not folder.has(name):
@@ -343,4 +369,8 @@ def _read_tables(
         tensors = from_bytes(folder.read(name)).tensors
         tables[line["label"]] = {home_pair: evidence_of(hospital, tensors, copies)}
         low = low or read_patient_scores(tensors, FLOOR)
+        guess = guess or {n.removeprefix(FLOOR): t for n, t in tensors.items() if n.startswith(f"{FLOOR}prob")}
+        guess = {**guess, "y": tensors["y"], "patient": tensors["patient"]} if guess else guess
+    if guess:
+        return {**tables, MEDIAN: {home_pair: evidence_of(hospital, guess, copies)}}
     return {**tables, MEAN_MASK: {home_pair: compute_sums(hospital, low, copies)}} if low is not None else tables

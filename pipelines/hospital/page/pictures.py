@@ -10,8 +10,10 @@ import torch
 from evaluation.drawing import Picture
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
+from federation.task import STEPS
 from pipelines.data.cohort import Cohort
-from pipelines.data.stored import label_names
+from pipelines.data.label_numbers import read_range
+from pipelines.data.stored import class_numbers, label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.page.looks import Look, build_look
 from pipelines.hospital.page.tiles import build_mask_tile, stretch_colours
@@ -53,7 +55,7 @@ def _select_examples(cohort: Cohort, split: int, masks: torch.Tensor | None = No
     half with one, half without.
     """
     chosen: list[int] = []
-    positive = cohort.labels.clamp(max=1) if masks is None else masks.flatten(1).any(dim=1).long()
+    positive = class_numbers(cohort).clamp(max=1) if masks is None else masks.flatten(1).any(dim=1).long()
     for label in (1, 0):
         rows = ((cohort.split == split) & (positive == label)).nonzero()[:, 0].tolist()
         first = {int(cohort.patient[row]): row for row in reversed(rows)}
@@ -65,7 +67,7 @@ def _build_tile(
     cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "", seen: torch.Tensor | None = None
 ) -> Tile:
     """seen: the image as a method saw it, where that is not the cohort's own."""
-    label = label_names(cohort)[int(cohort.labels[row])]
+    label = _describe_label(cohort, row)
     plane = _select_plane(cohort, row)
     place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
     image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
@@ -80,6 +82,13 @@ def _build_tile(
         organ=None if gland is None or cam is not None else gland.numpy(),
         cam=None if cam is None else cam.numpy(),
     )
+
+
+def _describe_label(cohort: Cohort, row: int) -> str:
+    """The class of an example, or its number with the unit."""
+    if (number := read_range(cohort.recipe)) is None:
+        return label_names(cohort)[int(cohort.labels[row])]
+    return f"{number.value_at(int(cohort.labels[row]) / STEPS):.4g} {number.shown_unit}".strip()
 
 
 def _select_plane(cohort: Cohort, row: int) -> int | None:

@@ -44,7 +44,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 def _clip_problems(run: RunSettings, model: Clip, label: str) -> Iterator[tuple[str, str]]:
     """The field of a Clip model and what is wrong with it."""
     if run.task.kind != "classification":
-        yield "name", "clip knows classes of pictures and no masks; take another model"
+        yield "name", "clip knows classes of pictures, and neither masks nor numbers; take another model"
     elif complaints := model.complaints(run.images.inputs):
         yield from (("name", text) for text in complaints)
     elif set(model.classes) != set(run.task.names):
@@ -60,7 +60,7 @@ def _clip_problems(run: RunSettings, model: Clip, label: str) -> Iterator[tuple[
 
 def _extractor_problems(run: RunSettings, model: Features) -> Iterator[str]:
     """Why the extractor (`of`) cannot be used with the task and the images."""
-    if run.task.kind != "classification":
+    if run.task.kind == "segmentation":
         yield "features of an image have no pixels to segment; take another model"
     elif run.images.kind == "features":
         yield "a table's columns are features already; take mlp"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+from pipelines.data.label_numbers import BANDS
 from pipelines.data.sources import PictureSource, TableSource
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.run_settings import RunSettings
@@ -122,7 +123,8 @@ def _is_within(folder: str, other_folder: str) -> bool:
 
 def _part_problems(run: RunSettings) -> Iterator[Problem]:
     """Problems of a site's part and test patients with the run's classes, folds and privacy."""
-    class_count = max(2, len(run.task.classes) if run.task.kind == "classification" else 2)
+    counts = {"classification": len(run.task.classes), "regression": BANDS}
+    class_count = max(2, counts.get(run.task.kind, 2))
     for name, site in run.sites.items():
         if site.part is not None and (site.part.classes or 1) > class_count:
             text = (

@@ -59,7 +59,8 @@ def _pretrained_problems(run: RunSettings, how: Pretrained) -> Iterator[tuple[st
     from harmonize.stacks import find_form_problems
 
     if run.task.kind != "classification":
-        yield "on", "public pictures have labels and no masks, so a network that segments cannot begin on them"
+        what = "segments" if run.task.kind == "segmentation" else "gives a number"
+        yield "on", f"public pictures have classes, so a network that {what} cannot begin on them"
     elif how.on in PRIORS:
         form_problems = find_form_problems(PRIORS[how.on], run.images.inputs, run.images.kind)
         yield from (("on", text) for text in form_problems or find_unit_problems(how.on, run.images))

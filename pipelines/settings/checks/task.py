@@ -11,12 +11,12 @@ from pipelines.data.images import Slices, Volumes
 from pipelines.data.label_classes import value_problems
 from pipelines.data.readers import resolve_source
 from pipelines.data.requirements import mask_problems
-from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource
+from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource, TensorSource
 from pipelines.phantom.organs import GRADE_GROUPS
-from pipelines.phantom.patients import PhantomSource
+from pipelines.phantom.patients import PHANTOM_UNITS, PhantomSource
 from pipelines.settings.run_settings import RunSettings, list_works, select_model
 from pipelines.settings.sites import LABELS_MISSING, VOLUME_SOURCES, Elsewhere, SiteSettings
-from pipelines.settings.task import Classification
+from pipelines.settings.task import Classification, Regression
 from privacy.settings_error import Problem
 
 
@@ -26,6 +26,8 @@ def problems(run: RunSettings) -> list[Problem]:
         each.within("sites", name) for name, site in run.sites.items() for each in _target_problems(run, site)
     ]
     found_problems += _contrast_problems(run)
+    if isinstance(run.task, Regression):
+        found_problems += _number_problems(run)
     if run.task.kind == "segmentation":
         found_problems += [*_window_problems(run), *_image_problems(run), *_segmentation_problems(run)]
     elif run.evaluate.window is not None:
@@ -50,8 +52,10 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
         return [Problem(("unlabelled",), text)] if run.train.methods else []
     if task.target is None and isinstance(source, VOLUME_SOURCES) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
-    if isinstance(task, Classification):
-        target_problems = _label_problems(task, site)
+    if isinstance(task, Classification | Regression):
+        target_problems = (
+            _label_problems(task, site) if isinstance(task, Classification) else _number_source_problems(task, site)
+        )
         if target_problems:
             return target_problems
     if task.target in ("gland", "lesion") and run.images.kind not in ("slices", "volumes"):
@@ -75,6 +79,9 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
 def _label_problems(task: Classification, site: SiteSettings) -> list[Problem]:
     """Why a site's labels cannot be the task's classes."""
     source, classes = resolve_source(site.source), task.classes
+    if isinstance(source, PhantomSource) and source.labels in PHANTOM_UNITS:
+        text = f"{source.labels} gives a number; say task: {{kind: regression, ...}}"
+        return [Problem(("source", "labels"), text)]
     graded = isinstance(source, PhantomSource) and source.labels == "grade_group"
     if graded and classes != GRADE_GROUPS:
         text = f"grade_group gives the classes {', '.join(GRADE_GROUPS)}; name them in task.classes"
@@ -96,6 +103,52 @@ def _label_problems(task: Classification, site: SiteSettings) -> list[Problem]:
             label_problems.append(Problem(("source", "positive_above"), text))
         return label_problems
     return value_problems(site.labels.values, classes, "labels") if isinstance(site.labels, TableLabels) else []
+
+
+def _number_source_problems(task: Regression, site: SiteSettings) -> list[Problem]:
+    """Why a site's labels cannot be numbers."""
+    source = resolve_source(site.source)
+    if isinstance(source, PhantomSource):
+        if (unit := PHANTOM_UNITS.get(source.labels)) is None:
+            text = f"{source.labels} gives classes, and the task is a number; say {' or '.join(PHANTOM_UNITS)}"
+            return [Problem(("source", "labels"), text)]
+        text = f"{source.labels} is in {unit}, and task.unit is {task.unit}; say unit: {unit}"
+        return [] if unit == task.unit else [Problem(("source", "labels"), text)]
+    if isinstance(source, TensorSource):
+        return [Problem(("source", "kind"), "labels of tensors are classes, and the task is a number; give a table")]
+    if isinstance(site.labels, MaskLabels):
+        return [Problem(("labels", "kind"), "a mask gives classes, and the task is a number; give a table")]
+    if isinstance(source, PictureSource | TableSource):
+        number_problems = value_problems(source.values, task.number, "source")
+        if isinstance(source, PictureSource) and (source.table is None or source.label is None):
+            text = "a number stands in a column of a table, not in masks; name the column"
+            number_problems.append(Problem(("source", "label"), text))
+        if isinstance(source, TableSource) and source.positive_above is not None:
+            text = "makes two classes of a number, and the task is the number; remove it"
+            number_problems.append(Problem(("source", "positive_above"), text))
+        return number_problems
+    return value_problems(site.labels.values, task.number, "labels") if isinstance(site.labels, TableLabels) else []
+
+
+def _number_problems(run: RunSettings) -> Iterator[Problem]:
+    """Parts of a run that compare, balance or attack classes, and so have no meaning where a number is learnt."""
+    if run.harmonize is not None:
+        text = "its veto asks whether translated images still show their classes, and the task is a number; remove it"
+        yield Problem(("harmonize",), text)
+    if run.augment is not None:
+        yield Problem(("augment",), "balances two classes of labels, and the task is a number; remove it")
+    if run.route is not None or run.outside:
+        text = "adapts a model by how sure it is of classes, and the task is a number; remove it"
+        yield Problem(("route",) if run.route is not None else ("outside",), text)
+    if run.audit.inversion is not None:
+        text = "reconstructs images from gradients of known classes, and the task is a number; remove it"
+        yield Problem(("audit", "inversion"), text)
+    if any(work.balance for _, _, work in list_works(run)):
+        yield Problem(("train", "work", "balance"), "draws classes equally often, and a number has none; say false")
+    for label, variant in run.evaluate.variants.items():
+        if "centred" in (variant.calibration or ""):
+            text = f"{variant.calibration} moves the threshold between two classes, and the task is a number; "
+            yield Problem(("evaluate", "variants", label, "calibration"), f"{text}say adabn or fine_tuned")
 
 
 def _segmentation_problems(run: RunSettings) -> Iterator[Problem]:
