@@ -207,8 +207,9 @@ def _describe_type_problem(array: NDArray[Any], kinds: str) -> str:
     if not len(between):
         return f"must hold classes as whole numbers, found {array.dtype}; say y.astype(int)"
     return (
-        f"must hold classes 0, 1, ..., found measurements such as {between.flat[0]:g} ({array.dtype}); nothing here "
-        "learns to predict a measurement: make classes of it, as (y > 20).astype(int)"
+        f"must hold classes 0, 1, ..., found measurements such as {between.flat[0]:g} ({array.dtype}); examples "
+        "given here have classes, and a measurement is learnt from a table of labels (task: {kind: regression}): make "
+        "classes of it, as (y > 20).astype(int)"
     )
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from evaluation.metrics import AUC
+from evaluation.numbers import MAE
 from evaluation.overlap import DICE
 from federation.models.adapted import show_fixed_in
 from federation.registry import permit_packages
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Kind: TypeAlias = Literal["onnx", "bundle", "card"]
-USUAL = (AUC.name, DICE.name)
+USUAL = (AUC.name, DICE.name, MAE)
 REPORT = "report.json"
 """In the folder of a report, what `export` takes its figures from."""
 
@@ -139,7 +140,7 @@ class Results:
         return matches[0]
 
     def table(self, measure: str = "") -> str:
-        """One measure as a table of text. measure: "" = AUC or Dice, where it is there, else the first."""
+        """One measure as a table of text. measure: "" = AUC, Dice or MAE, where it is there, else the first."""
         measures = list(dict.fromkeys(row.measure for row in self.rows))
         chosen = measure or next((name for name in (*USUAL, *measures) if name in measures), "")
         rows = [row for row in self.rows if row.measure == chosen]
@@ -191,7 +192,8 @@ class Results:
         return show_fixed_in(self.ready(method, hospital).module)
 
     def probabilities(self, method: str, hospital: str, x: Any) -> torch.Tensor:
-        """Probabilities (n, classes, *spatial) of new examples x (n, *inputs), as in the evaluation.
+        """Probabilities (n, classes, *spatial) of new examples x (n, *inputs), as in the evaluation; of a number (n, 1),
+        its place in the range of `ready(...).number`.
 
         Raises:
             KeyError: as `ready`. ValueError: x has another shape.

@@ -45,12 +45,12 @@ def _describe_gain(row: ScoreRow, at_home: AtHome) -> str:
             f"Whether a federated line is better than what each hospital keeps to itself is not known: "
             f"{row.method} could not be compared with {reference}{among}."
         )
-    change = f"changes the {row.measure} by"
+    by = format_signed(row.gain)
+    change = f"changes the {row.measure} by {by}"
     if row.measure in LOWER_IS_BETTER:
-        change = f"gains in {row.measure}, as far as it is lower,"
+        change = f"has a gain of {by} in {row.measure}, positive where it is lower"
     gain = (
-        f"{row.method} {change} {format_signed(row.gain)} (95 % interval {format_signed(low)} to "
-        f"{format_signed(high)}) over {reference}{among}"
+        f"{row.method} {change} (95 % interval {format_signed(low)} to {format_signed(high)}) over {reference}{among}"
     )
     sign = interval_sign(low, high)
     if sign > 0:

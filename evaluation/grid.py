@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evaluation.choice import interval_sign
+from evaluation.numbers import CORRELATION
 from evaluation.rows import AT_ONE, PRIVATE, GapRow, ScoreRow
 
 
@@ -76,6 +77,8 @@ def weak_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
     """One row per site whose scores are not assessable. Rows with patients without a value are left out: their cell
     says so.
     """
-    poor = (row for row in rows if row.protocol == PRIVATE and not row.assessable)
+    # A guess that is the same for every image has no correlation.
+    known = (row for row in rows if row.measure != CORRELATION or math.isfinite(row.value))
+    poor = (row for row in known if row.protocol == PRIVATE and not row.assessable)
     weak = {row.sites[0]: row for row in poor if row.defined is None or row.defined >= row.positive_patients}
     return [weak[site] for site in sorted(weak)]
