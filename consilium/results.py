@@ -192,8 +192,8 @@ class Results:
         return show_fixed_in(self.ready(method, hospital).module)
 
     def probabilities(self, method: str, hospital: str, x: Any) -> torch.Tensor:
-        """Probabilities (n, classes, *spatial) of new examples x (n, *inputs), as in the evaluation; of a number (n, 1),
-        its place in the range of `ready(...).number`.
+        """Probabilities (n, classes, *spatial) of new examples x (n, *inputs), as in the evaluation; of a number its
+        place (n, 1) in the range of `ready(...).number`.
 
         Raises:
             KeyError: as `ready`. ValueError: x has another shape.

@@ -40,7 +40,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "beyond single precision": ({"x": np.full((6, 3), 1e39)}, ["in row 0, 1, 2, 3 and 2 more"]),
     "labels too few": ({"y": Y[:4]}, ["y: must be (6,)", "found [4]"]),
     "labels of two columns": ({"y": np.stack([Y, Y], 1)}, ["y: must be (6,)", "found [6, 2]"]),
-    "labels of parts": ({"y": Y + 0.5}, ["found measurements such as 0.5 (float64); nothing here learns to predict"]),
+    "labels of parts": ({"y": Y + 0.5}, ["found measurements such as 0.5 (float64); examples given here have classes"]),
     "labels as floats": ({"y": Y + 0.0}, ["y: must hold classes as whole numbers, found float64; say y.astype(int)"]),
     "negative labels": ({"y": Y - 1}, ["y: classes must be in 0..255, 0 = the first, found -1 to 0"]),
     "no labels": ({"y": None}, ["give either y, labels, or mask, classes of pixels; found neither"]),

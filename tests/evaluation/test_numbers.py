@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation import numbers
+from evaluation.agreement import Pairs, _find_limits, draw_agreement
 from evaluation.choice import compute_optimism, select_primary
 from evaluation.evidence import parse_evidence
 from evaluation.floors import add_floor
@@ -247,6 +248,20 @@ def test_the_best_is_the_one_with_the_smallest_error_and_luck_is_measured_the_sa
 def test_the_median_guess_stands_beside_methods():
     floor = {"a": summed([(0.1, 0.5, 0), (0.9, 0.5, 1)])}
     assert set(add_floor(tables(), floor)) == {"reference", "method", MEDIAN}
+
+
+@given(ROWS)
+def test_the_lines_of_the_figure_are_the_measures_of_the_table(rows):
+    true, predicted, _ = (np.array(part) for part in zip(*rows, strict=True))
+    found = {name: value[0] for name, value in values(summed(rows, copies=0)).items()}
+    drawn = _find_limits(200 * (predicted - true))
+    assert drawn == pytest.approx([found["lower limit"], found["bias"], found["upper limit"]], abs=1e-4)
+
+
+def test_a_figure_says_in_words_what_it_shows():
+    pairs = Pairs(np.array([0.125, 0.5, 0.875]), np.array([0.25, 0.5, 0.75]))
+    html = draw_agreement({"fedavg": pairs}, VOLUME).html
+    assert "fedavg: bias 0, limits -49 to 49" in html and "volume (mL)" in html
 
 
 def test_few_images_or_patients_are_not_assessable():

@@ -224,6 +224,7 @@ def test_pages_say_what_is_predicted_and_nothing_of_positives(done: Path):
         assert {"MAE", "bias", "correlation"} <= heads
         assert not heads & {"AUC", "sensitivity", "Dice", "positive slices", "negative slices"}
         assert "limits of agreement" in text
+    assert ">Agreement</h3>" in text and ">Agreement</h3>" not in (artifact(done, "report") / "report.html").read_text()
 
 
 def test_predictions_have_numbers_with_their_unit_and_reports_the_code_of_ucum(done: Path, tmp_path: Path, capsys):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.agreement import Pairs, draw_agreement
 from evaluation.choice import primary_measure
 from evaluation.classes import TWO, Classes
 from evaluation.confusion import confusion_matrices
@@ -16,6 +17,7 @@ from evaluation.drawing import Picture
 from evaluation.figures import Curve, draw_learning_curves, draw_roc_by_class, draw_roc_curves, draw_score_dots
 from evaluation.floors import drop_floors
 from evaluation.histograms import Counts, Ints
+from evaluation.numbers import Number
 from evaluation.panels import split_names
 from evaluation.patients import draw_intensities
 from evaluation.protocols import Table
@@ -23,19 +25,26 @@ from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow
 from evaluation.wording import Words
 from federation.conversation import load_newest_intact_memory
+from federation.task import STEPS
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.kept import scores_name_of
 from pipelines.requests.report import OutsideReport, Report
-from privacy.message import losses_of
+from pipelines.runs.store import DiskFolder
+from privacy.message import from_bytes, losses_of
+from privacy.release.form import value_or_none
 
 
 class PageScores(NamedTuple):
-    """Scores at this hospital: evidence by method, table rows, what it decided, and the classes."""
+    """Scores at this hospital: evidence by method, table rows, what it decided, and the classes, or the number that is
+    predicted.
+    """
 
     tables: Mapping[str, Table]
     rows: tuple[ScoreRow, ...]
     decisions: tuple[Decision, ...]
     classes: Classes = TWO
+    number: Number | None = None
 
 
 def draw_curves(
@@ -51,6 +60,7 @@ def draw_curves(
     rows = drop_floors(scores.rows)
     return (
         *([draw_score_dots(rows, measure)] if measure else []),
+        *_draw_agreement(hospital, scores, question, words),
         *_draw_rocs(site, scores, question),
         *_draw_calibrations(site, scores, question, words),
         *_draw_losses(hospital, question),
@@ -73,6 +83,22 @@ def _draw_calibrations(site: str, scores: PageScores, question: Report, words: W
     matrices = {site: {method: counts.confusion[0] for method, counts in chosen.items()}}
     drawn = confusion_matrices(matrices, names, examples=words.examples) if names else []
     return [calibration_curves(shown, order=order, examples=words.examples), *drawn]
+
+
+def _draw_agreement(hospital: Hospital, scores: PageScores, question: Report, words: Words) -> list[Picture]:
+    """Agreement of this hospital's recommended model and of the reference with the given numbers."""
+    if scores.number is None:
+        return []
+    folder, shown = DiskFolder(hospital.root / "scores"), dict[str, Pairs]()
+    methods = {line["label"]: line for line in (*question.methods, *(value_or_none(question.variants) or ()))}
+    names = [name for decision in scores.decisions for name in (question.reference, decision.method)]
+    for label in dict.fromkeys(name for name in names if name is not None and name in methods):
+        name = scores_name_of(methods[label])
+        if folder.has(name):
+            kept = from_bytes(folder.read(name)).tensors
+            shown[label] = Pairs(kept["y"].double().numpy() / STEPS, kept["probabilities"][:, 0].double().numpy())
+    order = _method_order(question)
+    return [draw_agreement(shown, scores.number, order=order, examples=words.examples)] if shown else []
 
 
 def _select_counts(site: str, scores: PageScores, reference: str | None) -> dict[str, Counts]:

@@ -182,7 +182,7 @@ def _build_page(
     by_label = [draw_features_by_class(shown, positive, examples=words.examples, classes=sides)] if shown else []
     target: Target | None = value_or_none(question.target)
     seen = None if target is None else target_classes(cohort, target)
-    on_page = PageScores(tables, rows, decided, classes)
+    on_page = PageScores(tables, rows, decided, classes, number)
     return SitePage(
         title=_page_title(hospital, question.title),
         site=hospital.name,

@@ -1,0 +1,67 @@
+"""Whether predicted numbers agree with the given ones, image by image: a figure for the hospital's own page only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from evaluation.drawing import INK, Picture, render_svg
+from evaluation.histograms import Floats
+from evaluation.numbers import Number
+from evaluation.panels import make_panels, mark_style, panels_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Pairs(NamedTuple):
+    """Given and predicted numbers of images (n,), as places in the range."""
+
+    true: Floats
+    predicted: Floats
+
+
+def draw_agreement(
+    shown: Mapping[str, Pairs], number: Number, *, order: Sequence[str] = (), examples: str = "images"
+) -> Picture:
+    """Differences against means, a panel for each method, with bias and limits of agreement (Bland and Altman, Lancet
+    327, 1986).
+
+    order: all methods of the run, so that each looks as in the other figures. examples: their name.
+    """
+    places = {name: place for place, name in enumerate(dict.fromkeys([*order, *shown]))}
+    width, unit = number.high - number.low, f" ({number.unit})" if number.unit else ""
+    points = {
+        name: (number.low + width * (pairs.true + pairs.predicted) / 2, width * (pairs.predicted - pairs.true))
+        for name, pairs in shown.items()
+    }
+    limits = {name: _find_limits(off) for name, (_, off) in points.items()}
+    words = [
+        f"{name}: bias {low_to_high[1]:.3g}, limits {low_to_high[0]:.3g} to {low_to_high[2]:.3g}"
+        for name, low_to_high in limits.items()
+    ]
+    alt = f"Predicted minus given {number.what}{unit} against their mean. {'; '.join(words)}."
+
+    def draw(figure: Figure) -> None:
+        for axes, (name, (mean, off)) in make_panels(figure, points, share_y=True):
+            look = mark_style(places[name])
+            axes.plot(mean, off, linestyle="none", markersize=3, markerfacecolor="none", alpha=0.7, **look)
+            for value, dashes in zip(limits[name], ((2, 2), (1, 0), (2, 2)), strict=True):
+                axes.axhline(value, color=INK, linewidth=0.9, linestyle=(0, dashes))
+            axes.set_title(name)
+            axes.set_xlabel(f"mean of both{unit}")
+        figure.axes[0].set_ylabel(f"predicted − given{unit}")
+
+    caption = (
+        f"One mark for each of the test {examples}: predicted minus given {number.what} against the mean of both. Lines: "
+        "bias, and its limits of agreement, ± 1.96 standard deviations. A slope says that a model pulls towards the "
+        "middle."
+    )
+    return Picture("Agreement", caption, render_svg(panels_size(len(shown), []), alt, draw))
+
+
+def _find_limits(off: Floats) -> tuple[float, float, float]:
+    """The lower limit of agreement, the bias, and the upper limit; all the bias for a single image."""
+    bias = float(off.mean())
+    reach = 1.96 * float(off.std(ddof=1)) if len(off) > 1 else 0.0
+    return bias - reach, bias, bias + reach
