@@ -53,9 +53,9 @@ def draw_agreement(
         figure.axes[0].set_ylabel(f"predicted − given{unit}")
 
     caption = (
-        f"One mark for each of the test {examples}: predicted minus given {number.what} against the mean of both. Lines: "
-        "bias, and its limits of agreement, ± 1.96 standard deviations. A slope says that a model pulls towards the "
-        "middle."
+        f"One mark for each of the test {examples}: predicted minus given {number.what} against the mean of both. The "
+        "lines are the bias and its limits of agreement, ± 1.96 standard deviations. A slope says that a model pulls "
+        "towards the middle."
     )
     return Picture("Agreement", caption, render_svg(panels_size(len(shown), []), alt, draw))
 

@@ -11,7 +11,7 @@ from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
 from pipelines.data.label_numbers import LabelRange
 from pipelines.loader.names import is_name
-from privacy.settings_error import Problem, refuse
+from privacy.settings_error import Problem, refuse, wrong_lengths
 
 MOST_MASK_CLASSES = 7  # classes without the background
 MOST_LABELS = 256
@@ -105,6 +105,7 @@ class Regression:
     names: ClassVar[tuple[str, ...]] = ("number",)
 
     def __post_init__(self) -> None:
+        refuse(wrong_lengths(self, range=2))
         _ = self.number  # its checks are those of these settings
 
     @property

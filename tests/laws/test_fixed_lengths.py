@@ -22,6 +22,7 @@ ROOTS = (Config, federation.features.AnyExtractor, federation.models.AnyModel, h
 REQUIRED: Mapping[str, Mapping[str, Any]] = {
     "Detector": {"on": "prostate_adc"},
     "Encoder": {"file": "encoder.onnx"},
+    "Regression": {"kind": "regression", "what": "age", "unit": "a"},
     "Clip": {"weights": "clip", "classes": {"no": "a", "yes": "b"}},
 }
 """What else a class must be given."""
