@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pydicom
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,12 +24,17 @@ from pipelines.data.images import Features
 from pipelines.data.label_numbers import BANDS, LabelRange, find_band, read_range
 from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
+from pipelines.hospital import released_scores
+from pipelines.hospital.hospital import Hospital
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.models.file import read_ready
 from pipelines.predict import main as predict
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
+from privacy.dp.access import Rows
+from privacy.dp.events import Gaussian, Part, compose_events
+from privacy.dp.mechanisms import vote_histogram
 from privacy.message import from_file
 from privacy.settings_error import SettingsError
 
@@ -253,6 +259,27 @@ def test_commands_that_know_no_numbers_refuse_the_model(done: Path, tmp_path: Pa
     file = done / "sites" / "a" / "ready" / "fedavg.safetensors"
     assert export([str(file), "--onnx", "--out", str(tmp_path)]) != 0
     assert "predicts a number" in "".join(capsys.readouterr())
+
+
+def test_the_histogram_of_errors_has_the_noise_that_is_told_and_booked_and_nothing_else_leaves(tmp_path, monkeypatch):
+    """One histogram, one Gaussian event of its noise for the cut's test patients, and no sum beside it."""
+    seen = []
+
+    def record(votes, *, noise_multiplier):
+        seen.append((votes, noise_multiplier))
+        return vote_histogram(votes, noise_multiplier=noise_multiplier)
+
+    monkeypatch.setattr(released_scores, "vote_histogram", record)
+    hospital = Hospital("a", tmp_path, None, lambda: "2026-01-01T00:00:00")
+    rows = Rows(torch.zeros(6, 1), torch.arange(6) * 1000, torch.tensor([0, 0, 1, 1, 2, 2]))
+    scores = released_scores.score_numbers(
+        hospital, rows, torch.full((6, 1), 0.5), 20, released_scores.ScoreNoise(3.0, "cut"), guess=0.5
+    )
+    ((votes, noise),) = seen
+    assert noise == scores.facts["noise"] == 3.0 and votes.sum(dim=1).tolist() == [2, 2, 2]
+    assert set(scores.tensors) == {"error_bins"} and set(scores.facts) == {"noise", "patients", "images"}
+    assert scores.event == compose_events([hospital.counts, Part("cut", "test", Gaussian(3.0))])
+    assert not torch.equal(scores.tensors["error_bins"], (votes / votes.sum(dim=1, keepdim=True)).sum(dim=0).float())
 
 
 def test_a_private_run_releases_one_noised_histogram_of_errors(finished_run):
