@@ -48,6 +48,8 @@ sites:
     labels: {{ mark }}        # put one of these two in its place, with your folder or file and its columns:
     #   labels: {kind: table, file: /where/labels.csv, patient: patient, label: label}   # of 0 and 1
     #   labels: {kind: mask, folder: /where/masks, pattern: "{patient}.nii.gz"}          # above 0 = positive
+    # a number in the table instead: task: {kind: regression, what: volume, unit: mL, range: [0, 200]}, and no method,
+    # network or balance that needs classes; --check names them
 {% endif %}
 {% for other in site.others %}
     # could be taken instead:
