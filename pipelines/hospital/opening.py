@@ -90,20 +90,19 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         model, classes = MODEL.validate_json(json.dumps(facts["model"]), strict=True), whole_of(facts, "classes")
         seed, cohort = whole_of(facts, "seed"), str(facts["cohort"])
         frozen = held_here(hospital, cohort, model) if isinstance(model, Clip) else None
-        kind: Kind = "segmentation" if target is not None else "regression" if classes == 1 else "classification"
-        task = Task(model, inputs, classes, kind, frozen=frozen)
+        task = Task(model, inputs, classes, _find_kind(target, classes), frozen=frozen)
         check_start(facts)
         how = facts.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
         evaluation_noise = number_of(facts, "evaluation_noise", 0.0)
         if not (bound := number_of(facts, "bound", math.inf)) > 0:
             raise ValueError(f"bound must be > 0, found {bound}")
-        most = MOST_LABELS if target is None else MOST_MASK_CLASSES + 1
-        if not 0 <= evaluation_noise <= 1e6 or not 1 <= classes <= most or (target and classes < 2):
-            raise ValueError(
-                f"evaluation_noise must be in [0, 1e6], classes in [1, {most}], of masks from 2, found "
-                f"{evaluation_noise}, {task}"
+        least, most = (1, MOST_LABELS) if target is None else (2, MOST_MASK_CLASSES + 1)
+        if not 0 <= evaluation_noise <= 1e6 or not least <= classes <= most:
+            text = (
+                f"evaluation_noise must be in [0, 1e6], classes in [{least}, {most}], found {evaluation_noise}, {task}"
             )
+            raise ValueError(text)
         problems = find_size_problems(algorithm, task, work)
         problems += [] if protection is None else work.private_problems
         if protection is not None and protection.hospitals > 1 and facts.get("secure_sum") is not True:
@@ -148,6 +147,11 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         bound=bound,
         rounds=max(1, rounds),
     )
+
+
+def _find_kind(target: Target | None, classes: int) -> Kind:
+    """What is learnt: masks of a target, one number, or classes."""
+    return "segmentation" if target is not None else "regression" if classes == 1 else "classification"
 
 
 def read_opening(hospital: Hospital, run: str) -> Opening:
