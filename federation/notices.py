@@ -137,9 +137,16 @@ def _find_false_count(reply: Message, site: str, counts: Counts) -> int | None:
 def add_updates(
     known: Mapping[str, Mapping[str, Json]], updates: Mapping[str, Update], round_: int
 ) -> dict[str, Mapping[str, Json]]:
-    """Records of updates by site and round, with those of one more round. Of numbers that agree nothing is recorded."""
+    """Records of updates by site and round, with those of one more round. Of numbers that agree nothing is recorded.
+
+    Six digits are kept: the last bits of a sum depend on how many threads add, and the coordinator's state must not.
+    """
     records: dict[str, Json] = {
-        site: {name: value for name, value in asdict(update).items() if value is not None}
+        site: {
+            name: float(f"{value:.6g}") if isinstance(value, float) else value
+            for name, value in asdict(update).items()
+            if value is not None
+        }
         for site, update in updates.items()
     }
     return {**known, **{site: {**known.get(site, {}), str(round_): record} for site, record in records.items()}}
