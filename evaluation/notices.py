@@ -18,7 +18,7 @@ from evaluation.choice import describe_guessing, interval_sign, own_scores
 from evaluation.classes import TWO, compare_classes, describe_strange_counting
 from evaluation.harmony import Harmony
 from evaluation.numbers import MAE
-from evaluation.records import Missing, Model, OddUpdate, RunPage, SitePage, SplitCount
+from evaluation.records import Missing, Model, Outlier, RunPage, SitePage, SplitCount
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import READABLE, Words, format_count, format_list
 from privacy.release.statement import Audit, Statement
@@ -44,7 +44,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
     rejected = {site.site: sum(site.rejected.values()) for site in sites}
     notices = (
         *_missing_notices(page.missing),
-        *_update_notices(page.odd_updates),
+        *_update_notices(page.outliers),
         *_cut_off_notices(page.models),
         *_audit_notices([*page.audits, *(s.audit for s in page.statements if s.audit is not None)]),
         *_membership_notices(page.membership),
@@ -113,7 +113,7 @@ DEFENCES = {
 """What a rule of merging did with an update that stands out."""
 
 
-def _update_notices(updates: Sequence[OddUpdate]) -> Iterator[Notice]:
+def _update_notices(updates: Sequence[Outlier]) -> Iterator[Notice]:
     """One notice for each hospital and method."""
     for update in updates:
         facts = []

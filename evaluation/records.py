@@ -111,7 +111,7 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class OddUpdate:
+class Outlier:
     """What stands out in a hospital's updates of a method. rule: by which they were merged. rounds: in which. times:
     the largest, over the median of all hospitals; 0 = none is too large. opposed: away from the others'. n: a number of
     examples that it said, and had not released; 0 = none.
@@ -160,7 +160,7 @@ class RunPage:
     hospital should use. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
     each line closes, where there is an oracle. untreated: the external line over which the gains of other lines are
     computed. augmented: hospitals' synthetic training images, if any were asked for. others: code from outside this
-    package. at_home: what federated lines gain over the best that hospitals keep to themselves. odd_updates: of single
+    package. at_home: what federated lines gain over the best that hospitals keep to themselves. outliers: of single
     hospitals in training. merging: how replies were merged, and whether single ones can be judged, in words. number:
     what is predicted, if that is a number.
     """
@@ -201,7 +201,7 @@ class RunPage:
     augmented: tuple[AugmentedRow, ...] = ()
     others: tuple[OtherCode, ...] = ()
     at_home: AtHome = AtHome()
-    odd_updates: tuple[OddUpdate, ...] = ()
+    outliers: tuple[Outlier, ...] = ()
     merging: str = ""
     number: Number | None = None
 

@@ -8,7 +8,7 @@ left, and `norm_bounded` with a bound, which each hospital applies itself: that 
 `median` and `trimmed_mean`: Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal
 Statistical Rates, ICML 2018, definitions 1 and 2. `krum`: Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning
 with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017, section 4. `norm_bounded`: Sun, Kairouz, Suresh,
-McMahan: Can You Really Backdoor Federated Learning?, 2019, section 5.1, there with a constant bound.
+McMahan: Can You Really Backdoor Federated Learning?, 2019, there with a constant bound.
 
 The papers' hospitals have as many patients each. Here `median`, `trimmed_mean` and `krum` count every hospital once,
 whatever the method's `weights` say: a number of patients is no vote. `norm_bounded` keeps the method's weights.

@@ -26,7 +26,7 @@ FEWEST = 4
 LARGEST = 5.0
 """How many times the median an update may be before it is pointed out."""
 LARGEST_DIFFERENCE = 100.0
-"""The same of SCAFFOLD's differences of controls, which in honest federations reach 18 times the median."""
+"""The same of control variates and gradients, which differ tenfold and more between honest hospitals."""
 MOST_RELATIVE = 10.0
 """An update is divided by no larger relative number of patients: that number is the hospital's own word."""
 HUGE = 1e300
@@ -153,10 +153,11 @@ def add_updates(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrangeUpdates:
-    """What is pointed out of one hospital's updates. times: the largest size of these rounds; 0 = nothing of size.
-    n: the largest false number of examples; 0 = none. opposed: whether most of the large updates point away from the
-    others'.
+class Outlier:
+    """One hospital whose updates stand out, and in which rounds.
+
+    times: the largest size of these rounds; 0 = none is too large. n: the largest false number of examples; 0 = none.
+    opposed: whether most of the large updates point away from the others'.
     """
 
     site: str
@@ -166,13 +167,13 @@ class StrangeUpdates:
     opposed: bool = False
 
 
-def find_strange_updates(records: Mapping[str, Mapping[str, Json]]) -> tuple[StrangeUpdates, ...]:
-    """What to point out of the updates of a training. records: as `add_updates` gives them."""
-    return tuple(_find_strange(records))
+def find_outliers(records: Mapping[str, Mapping[str, Json]]) -> tuple[Outlier, ...]:
+    """The hospitals whose updates of a training stand out. records: as `add_updates` gives them."""
+    return tuple(_find_site_outliers(records))
 
 
-def _find_strange(records: Mapping[str, Mapping[str, Json]]) -> Iterator[StrangeUpdates]:
-    """One result for each hospital with a strange update, in the order of their names."""
+def _find_site_outliers(records: Mapping[str, Mapping[str, Json]]) -> Iterator[Outlier]:
+    """One result for each hospital whose updates stand out, in the order of their names."""
     updates = {
         site: {int(number): _read_update(record) for number, record in series.items()}
         for site, series in sorted(records.items())
@@ -187,7 +188,7 @@ def _find_strange(records: Mapping[str, Mapping[str, Json]]) -> Iterator[Strange
                 large[number] = max(sizes[number], update.differences or 0.0)
         false = {number: update.n for number, update in series.items() if update.n is not None}
         if large or false:
-            yield StrangeUpdates(
+            yield Outlier(
                 site=site,
                 rounds=tuple(sorted({*large, *false})),
                 times=max(large.values(), default=0.0),

@@ -64,6 +64,14 @@ class Schedule:
             )
         )
 
+    def count_asked(self, sites: int, fewest: int = 1) -> int:
+        """How many of so many sites are asked in a round. fewest: that a rule of merging needs."""
+        return min(sites, max(fewest, round(self.participation * sites)))
+
+    def count_needed(self, asked: int) -> int:
+        """How many valid replies a round needs of so many asked sites."""
+        return math.ceil(self.quorum * asked - 1e-9)
+
     def is_over(self, outcome: Outcome, rule: Rule = MEAN) -> bool:
         """Whether the validation loss was no lower for as many rounds as patience allows. Rounds that cannot be
         compared do not count: else whoever stays silent would end training for all.
@@ -199,7 +207,7 @@ def _run_round(
     if too_few:  # so many sites have retired that the current model is final
         return replace(last, round=schedule.rounds)
     seed_of_round = derive_seed(seed, "participation", number)
-    asked_sites = sample_sites(active, schedule.participation, seed_of_round, fewest=trust.rule.fewest)
+    asked_sites = sample_sites(active, schedule.count_asked(len(active), trust.rule.fewest), seed_of_round)
     call = Call(run, number, "train", last.merged)
     hidden = bool(last.keys) and has_words(template)
     keys = {site: last.keys[site] for site in asked_sites} if hidden else {}
@@ -221,7 +229,7 @@ def _run_round(
     lost = {**missing, **{site: why for site, why in codes.items() if why is not None}}
     gone = tuple((number, site, code) for site, code in sorted(lost.items()))
     going_on = [site for site in asked_sites if lost.get(site) != BUDGET]
-    if len(good) < math.ceil(schedule.quorum * len(going_on) - 1e-9):
+    if len(good) < schedule.count_needed(len(going_on)):
         raise QuorumLost(run, number, lost)
     received = add_sent_bytes(last.received, messages)
     if not good:  # all asked sites retired: repeat the round with others
@@ -360,9 +368,8 @@ def wrap_message(message: Message, best: int | None, keys: Mapping[str, str] | N
     return Message(message.tensors, {"algorithm": dict(message.facts), "best": best, **hiding})
 
 
-def sample_sites(sites: tuple[str, ...], share: float, seed: int, *, fewest: int = 1) -> tuple[str, ...]:
-    """A random part of the sites, sorted. fewest: how many at least; fewer replies than a rule needs serve nobody."""
-    count = max(fewest, round(share * len(sites)))
+def sample_sites(sites: tuple[str, ...], count: int, seed: int) -> tuple[str, ...]:
+    """So many random sites, sorted."""
     order = torch.randperm(len(sites), generator=torch.Generator().manual_seed(seed)).tolist()
     return tuple(sorted(sites[i] for i in order[:count]))
 

@@ -136,7 +136,7 @@ def recorded_training(
 
 def present(round_: int, lost: frozenset[tuple[int, str]] = LOST, participation: float = PARTICIPATION) -> list[str]:
     """The sites whose replies of this round are merged."""
-    asked = sample_sites(NAMES, participation, derive_seed(0, "participation", round_))
+    asked = sample_sites(NAMES, round(participation * len(NAMES)), derive_seed(0, "participation", round_))
     return [site for site in asked if (round_, site) not in lost]
 
 

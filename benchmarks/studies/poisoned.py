@@ -43,7 +43,7 @@ from federation.engine import Answers, InProcess
 from federation.fedavg import FedAvg
 from federation.merging import Krum, Mean, Median, NormBounded, Rule, TrimmedMean
 from federation.models.mlp import Mlp
-from federation.notices import find_strange_updates
+from federation.notices import find_outliers
 from federation.parameters import loaded, section
 from federation.rounds import Schedule
 from federation.task import Task
@@ -202,7 +202,7 @@ def run_attack(x: np.ndarray, split: Split, attacker: str, attack: Attack, label
     honest = [name for name in split.judged if name != attacker]
     scores = {name: margins(network, x[split.test[name]]) for name in honest}
     yield "AUC", float(np.mean([roc_auc_score(split.y[split.test[name]], scores[name]) for name in honest]))
-    strange = {each.site for each in find_strange_updates(outcome.updates)}
+    strange = {each.site for each in find_outliers(outcome.updates)}
     yield "noticed", float(attacker in strange)
     yield "false alarms", float(len(strange - {attacker}))
     if attack.opened:
@@ -257,7 +257,7 @@ def measure_honest(number: int, x: np.ndarray) -> Iterator[tuple[str, float | No
             sizes = [max(r["size"], r["statistics"]) for each in outcome.updates.values() for r in each.values()]
             if sizes:
                 yield f"{title} | {method.name} | largest", None, max(sizes)
-                yield f"{title} | {method.name} | named", None, float(len(find_strange_updates(outcome.updates)))
+                yield f"{title} | {method.name} | named", None, float(len(find_outliers(outcome.updates)))
 
 
 def list_methods(task: Task) -> Iterator[Any]:

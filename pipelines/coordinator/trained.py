@@ -11,12 +11,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from federation.notices import StrangeUpdates
+from federation.notices import Outlier
 from pipelines.runs.listing import list_paths
 from pipelines.runs.store import MANIFEST
 from pipelines.settings.learning import name_training
 
-OPTIONAL = ("start", "last", "same_as", "training", "strange")
+OPTIONAL = ("start", "last", "same_as", "training", "outliers")
 
 
 class Matrix(TypedDict):
@@ -34,7 +34,8 @@ class TrainedMethod:
     the site got that got most. between: matrices between sites. start: what hospitals hear of the start; None: random
     numbers. last: the last round, of a training that sites may leave and join. same_as: the method whose
     training this is, because every hospital refused the translation that would tell them apart. training: its number,
-    where a method is trained several times; None: the first. strange: updates to point out; None: there are none.
+    where a method is trained several times; None: the first. outliers: hospitals whose updates stand out;
+    None: there are none.
     """
 
     label: str
@@ -53,7 +54,7 @@ class TrainedMethod:
     last: int | None = None
     same_as: str | None = None
     training: int | None = None
-    strange: list[StrangeUpdates] | None = None
+    outliers: list[Outlier] | None = None
 
 
 _FILE = TypeAdapter(TrainedMethod)
@@ -63,8 +64,8 @@ def write_trained(folder: Path, method: TrainedMethod) -> None:
     """Write a method as `<label>.json` into the artifact of the stage `train`."""
     facts = {field.name: getattr(method, field.name) for field in fields(method)}
     written_facts = {name: value for name, value in facts.items() if name not in OPTIONAL or value is not None}
-    if method.strange is not None:
-        written_facts["strange"] = [asdict(strange) for strange in method.strange]
+    if method.outliers is not None:
+        written_facts["outliers"] = [asdict(outlier) for outlier in method.outliers]
     (folder / f"{name_training(method.label, method.training)}.json").write_text(json.dumps(written_facts, indent=1))
 
 

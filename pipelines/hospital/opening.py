@@ -103,16 +103,11 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
                 f"evaluation_noise must be in [0, 1e6], classes in [{least}, {most}], found {evaluation_noise}, {task}"
             )
             raise ValueError(text)
+        rounds = whole_of(facts, "rounds", 0)
         problems = find_size_problems(algorithm, task, work)
-        problems += [] if protection is None else work.private_problems
-        if protection is not None and protection.hospitals > 1 and facts.get("secure_sum") is not True:
-            problems.append(f"noise would be a part of what {protection.hospitals} hospitals add, and no sum is secure")
-        if protection is not None and protection.hospitals > 1 and not sends_gradient_sums(algorithm):
-            problems.append(f"noise would be shared, and {algorithm.name} sends more than sums of gradients")
-        if (rounds := whole_of(facts, "rounds", 0)) < 1 and work.rate != Rate():
-            problems.append(
-                "the learning rate changes over rounds, and the coordinator does not say how many there are"
-            )
+        problems += _find_privacy_problems(protection, algorithm, work, is_hidden=facts.get("secure_sum") is True)
+        if rounds < 1 and work.rate != Rate():
+            problems.append("the learning rate changes over rounds, and the coordinator does not say over how many")
         problems += [work.transform.missing] if work.transform is not None and work.transform.missing else []
         if problems:
             raise ValueError("; ".join(problems))
@@ -152,6 +147,20 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
 def _find_kind(target: Target | None, classes: int) -> Kind:
     """What is learnt: masks of a target, one number, or classes."""
     return "segmentation" if target is not None else "regression" if classes == 1 else "classification"
+
+
+def _find_privacy_problems(
+    protection: Protection | None, algorithm: AnyAlgorithm, work: Work, *, is_hidden: bool
+) -> list[str]:
+    """Why a run cannot keep what it promises to patients. is_hidden: whether replies are hidden in sums."""
+    problems = [] if protection is None else work.private_problems
+    if protection is None or protection.hospitals == 1:
+        return problems
+    if not is_hidden:
+        problems.append(f"noise would be a part of what {protection.hospitals} hospitals add, and no sum is secure")
+    if not sends_gradient_sums(algorithm):
+        problems.append(f"noise would be shared, and {algorithm.name} sends more than sums of gradients")
+    return problems
 
 
 def read_opening(hospital: Hospital, run: str) -> Opening:

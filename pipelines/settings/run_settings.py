@@ -9,9 +9,11 @@ from typing import Literal, Protocol
 import torch
 from torch import nn
 
+from federation.algorithm import Algorithm
 from federation.descent import Work
 from federation.models import AnyModel
 from federation.models.clip import Clip
+from federation.rehearsal import Forms, initial_parameters, rehearse_forms
 from federation.sizes import check_size
 from federation.task import Task
 from personalize import AnyAlgorithm
@@ -112,6 +114,17 @@ def try_network(task: Task) -> None:
     check_size(None, task)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         task.network().eval()(torch.zeros(2, *task.inputs))
+
+
+def rehearse_method(run: RunSettings, label: str, method: Algorithm) -> Forms | None:
+    """The forms of a method's messages; None where they cannot be rehearsed, for reasons that other checks report."""
+    try:
+        task = run.task_of(label)
+        if not is_buildable(task):
+            return None
+        return rehearse_forms(method, task, run.train.work, initial_parameters(method, task, seed=0))
+    except (RuntimeError, ValueError, OverflowError, MemoryError):
+        return None
 
 
 @lru_cache(maxsize=64)

@@ -15,7 +15,7 @@ from federation.descent import Work
 from federation.engine import Answers, InProcess
 from federation.fedavg import FedAvg
 from federation.merging import Krum, Median, Rule
-from federation.notices import find_strange_updates
+from federation.notices import find_outliers
 from federation.rounds import Schedule
 from federation.scaffold import Scaffold
 from personalize.moments import Moments
@@ -95,7 +95,7 @@ def test_false_controls_are_noticed():
     hospitals = make_hospitals(Scaffold(), SGD)
     engine = Poisoning(InProcess(hospitals), change(1e4, "control/"))
     outcome = train(Scaffold(), hospitals, SGD, engine=engine)
-    assert "e" in {strange.site for strange in find_strange_updates(outcome.updates)}
+    assert "e" in {strange.site for strange in find_outliers(outcome.updates)}
 
 
 def test_a_released_number_that_is_false_does_not_hide_a_large_update():
@@ -108,7 +108,7 @@ def test_a_released_number_that_is_false_does_not_hide_a_large_update():
         return Message(tensors, {**reply.facts, "algorithm": {"n": 10**6}})
 
     outcome = train(FedAvg(), hospitals, SGD, engine=Poisoning(InProcess(hospitals), lie), counts=counts)
-    assert "e" in {strange.site for strange in find_strange_updates(outcome.updates)}
+    assert "e" in {strange.site for strange in find_outliers(outcome.updates)}
 
 
 def test_numbers_whose_squares_are_infinite_do_not_stop_the_run():
@@ -121,7 +121,7 @@ def test_numbers_whose_squares_are_infinite_do_not_stop_the_run():
     updates = train(Moments(radius=4.0), hospitals, SGD, engine=engine).updates
     numbers = [x for series in updates.values() for record in series.values() for x in record.values()]
     assert numbers and all(math.isfinite(x) for x in numbers)
-    assert "e" in {strange.site for strange in find_strange_updates(updates)}
+    assert "e" in {strange.site for strange in find_outliers(updates)}
 
 
 class Fussy(FedAvg):

@@ -246,8 +246,11 @@ def test_participation_asks_a_part_and_the_rest_keep_their_memory():
     crew = hospitals(FedPer(), ADAM)
     go(FedPer(), ADAM, crew, schedule=Schedule(rounds=6, participation=0.34))
     assert sum(h.trained for h in crew.values()) == 6
-    assert {len(sample_sites(("a", "b", "c"), 0.5, seed)) for seed in range(20)} == {2}
-    assert len({sample_sites(("a", "b", "c"), 0.34, seed) for seed in range(40)}) == 3
+    assert {len(sample_sites(("a", "b", "c"), 2, seed)) for seed in range(20)} == {2}
+    assert len({sample_sites(("a", "b", "c"), 1, seed) for seed in range(40)}) == 3
+    shares = {0.01: 1, 0.34: 1, 0.5: 2, 1.0: 3}
+    assert {share: Schedule(rounds=1, participation=share).count_asked(3) for share in shares} == shares
+    assert Schedule(rounds=1, participation=0.34).count_asked(3, fewest=2) == 2
 
 
 def test_too_few_answers_stop_the_run_by_name_and_the_state_is_kept():

@@ -24,7 +24,7 @@ from federation.notices import (
     FEWEST,
     LARGEST,
     add_updates,
-    find_strange_updates,
+    find_outliers,
     measure_updates,
     use_released_counts,
 )
@@ -67,7 +67,7 @@ def test_no_honest_hospital_is_named_whatever_the_method_and_the_patients(algori
     hospitals = testbed.make_federation(algorithm, splits, task=task_of(algorithm), work=work)
     options = {"task": task_of(algorithm), "work": work, "schedule": Schedule(rounds=5), "counts": counts}
     outcome = testbed.train(algorithm, hospitals, **options)
-    assert find_strange_updates(outcome.updates) == (), outcome.updates
+    assert find_outliers(outcome.updates) == (), outcome.updates
 
 
 def reply_of(values: list[float], n: int = 5) -> Message:
@@ -123,18 +123,18 @@ def run(times: float, names: tuple[str, ...] = NAMES, folder: Any = None) -> Any
 
 @pytest.mark.parametrize("times", [100.0, -10.0, -100.0])
 def test_a_hospital_that_multiplies_its_updates_is_named_with_its_rounds(times):
-    (strange,) = find_strange_updates(run(times).updates)
+    (strange,) = find_outliers(run(times).updates)
     assert strange.site == "e" and strange.rounds[0] == 2 and strange.times > LARGEST and strange.n == 0
 
 
 def test_what_stays_within_the_limits_is_not_noticed():
     """The limits are no defence: they are said on the page, and an update turned round has an honest size."""
-    assert find_strange_updates(run(-1.0).updates) == ()
+    assert find_outliers(run(-1.0).updates) == ()
 
 
 def test_nobody_is_judged_among_fewer_than_four():
     names = ("a", "b", "e")
-    assert len(names) < FEWEST and find_strange_updates(run(100.0, names).updates) == ()
+    assert len(names) < FEWEST and find_outliers(run(100.0, names).updates) == ()
 
 
 def test_a_hospital_with_more_patients_may_step_as_much_further():
@@ -165,7 +165,7 @@ def test_records_survive_a_restart_and_those_of_numbers_that_agree_say_nothing_o
     )
     records = add_updates({}, updates, 3)
     assert "n" not in records["a"]["3"] and records["b"]["3"]["n"] == 8  # type: ignore[index,operator]
-    assert [(each.site, each.n, each.rounds) for each in find_strange_updates(records)] == [("b", 8, (3,))]
+    assert [(each.site, each.n, each.rounds) for each in find_outliers(records)] == [("b", 8, (3,))]
 
 
 def test_outcomes_without_records_are_written_as_before():

@@ -81,7 +81,7 @@ def averaged(models, weights):
 
 
 def asked(round_):
-    return sample_sites(NAMES, PARTICIPATION, derive_seed(0, "participation", round_))
+    return sample_sites(NAMES, round(PARTICIPATION * len(NAMES)), derive_seed(0, "participation", round_))
 
 
 def ours(algorithm, lost=frozenset()):

@@ -97,13 +97,13 @@ def test_the_page_points_at_the_hospital_and_says_what_the_rule_did(finished):
 def test_what_was_measured_is_kept_with_the_training(finished):
     kind, run = finished
     trained = {label: read_trained(next(run.glob("train/*")), label) for label in METHODS}
-    assert trained["local"].strange is None
+    assert trained["local"].outliers is None
     for label in ("fedavg", "by_median"):
         if kind == "honest":
-            assert trained[label].strange is None
+            assert trained[label].outliers is None
             continue
-        (strange,) = trained[label].strange or ()
-        assert strange.site == "e" and strange.rounds == (2, 3) and strange.times > 20 and strange.opposed
+        (outlier,) = trained[label].outliers or ()
+        assert outlier.site == "e" and outlier.rounds == (2, 3) and outlier.times > 20 and outlier.opposed
 
 
 @pytest.mark.parametrize(

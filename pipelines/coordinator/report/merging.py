@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from evaluation.records import OddUpdate
+from evaluation.records import Outlier
 from evaluation.wording import format_list
 from federation.algorithm import is_averaging
 from federation.merging import NormBounded
@@ -13,12 +13,12 @@ from pipelines.coordinator.trained import TrainedMethod
 from pipelines.coordinator.world import World
 
 
-def list_odd_updates(world: World, trained: Sequence[TrainedMethod]) -> Iterator[OddUpdate]:
+def list_outliers(world: World, trained: Sequence[TrainedMethod]) -> Iterator[Outlier]:
     """What stands out, by method and hospital."""
     for method in trained:
         rule = world.config.train.rule_of(method.label).name
-        for strange in method.strange or ():
-            yield OddUpdate(method.label, strange.site, rule, strange.rounds, strange.times, strange.opposed, strange.n)
+        for outlier in method.outliers or ():
+            yield Outlier(method.label, outlier.site, rule, outlier.rounds, outlier.times, outlier.opposed, outlier.n)
 
 
 def describe_merging(world: World, trained: Sequence[TrainedMethod]) -> str:
@@ -41,6 +41,6 @@ def describe_merging(world: World, trained: Sequence[TrainedMethod]) -> str:
     judged = "No hospital's update stands out."
     if hospitals < FEWEST:
         judged = f"With fewer than {FEWEST} hospitals nobody can judge whose update is wrong."
-    elif any(method.strange for method in trained):
+    elif any(method.outliers for method in trained):
         judged = "What stands out is at the top of this page."
     return f"Replies are merged by {how} (train.merge). {judged}" if how else judged

@@ -55,7 +55,7 @@ from pipelines.coordinator.report.external_sites import list_outside_counts as o
 from pipelines.coordinator.report.figures import Tables, draw_figures, read_floor, read_tables
 from pipelines.coordinator.report.gap import find_untreated_line, list_oracle_comparisons
 from pipelines.coordinator.report.harmonization import build_harmony
-from pipelines.coordinator.report.merging import describe_merging, list_odd_updates
+from pipelines.coordinator.report.merging import describe_merging, list_outliers
 from pipelines.coordinator.report.methods import (
     build_inversion_rows,
     build_membership_row,
@@ -158,7 +158,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         augmented=list_augmentation_rows(world, inputs),
         others=tuple(OtherCode(*origin[:3]) for origin in list_origins(config)),
         at_home=at_home,
-        odd_updates=tuple(list_odd_updates(world, trained)),
+        outliers=tuple(list_outliers(world, trained)),
         merging=describe_merging(world, trained),
         number=number,
     )

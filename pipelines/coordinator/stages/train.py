@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, cast
 from federation.engine import Engine
 from federation.membership import is_separable, regroup_sites
 from federation.merging import MEAN
-from federation.notices import find_strange_updates
+from federation.notices import find_outliers
 from federation.outcome import Outcome, load_outcome
 from federation.parameters import count_values, section
 from federation.pretraining import start_task_with
@@ -243,7 +243,7 @@ def _summarize_training(
         between=read_matrices(outcome.state),
         start=None if begin is None else begin.told,
         last=outcome.round if is_separable(algorithm) else None,
-        strange=[*find_strange_updates(outcome.updates)] or None,
+        outliers=[*find_outliers(outcome.updates)] or None,
     )
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from federation.algorithm import Algorithm, is_averaging
 from federation.merging import MEAN, NormBounded, Rule
-from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import method_schedule
 from pipelines.settings.home_lines import CENTRAL
-from pipelines.settings.run_settings import RunSettings, is_buildable
+from pipelines.settings.run_settings import RunSettings, rehearse_method
 from privacy.settings_error import Problem
 
 
@@ -26,7 +24,7 @@ def problems(run: RunSettings) -> list[Problem]:
 
 def _rule_problems(run: RunSettings, label: str, method: Algorithm, rule: Rule) -> Iterator[Problem]:
     """Problems of one method's rule; none of a method that sends nothing."""
-    if not _sends_tensors(run, label, method):
+    if (forms := rehearse_method(run, label, method)) is not None and not forms.reply.tensors:
         return
     where = ("train", "method_merge", label) if label in run.train.method_merge else ("train", "merge")
     needs = (("train", "methods", label),)
@@ -43,23 +41,11 @@ def _rule_problems(run: RunSettings, label: str, method: Algorithm, rule: Rule) 
         )
         yield Problem(where, text, needs=needs)
     schedule, count = method_schedule(method, run.train.schedule), sum(name not in run.outside for name in run.sites)
-    asked = max(1, round(schedule.participation * count))
-    sure = math.ceil(schedule.quorum * asked - 1e-9)
+    asked = schedule.count_asked(count)
+    sure = schedule.count_needed(asked)
     if sure < rule.fewest:
         text = (
             f"{rule.name} needs {rule.fewest} replies a round, found {sure}: {count} hospitals, of which "
             f"participation asks {asked} and quorum waits for {sure}"
         )
         yield Problem(where, text, needs=(("sites",), ("outside",), ("train", "schedule")))
-
-
-def _sends_tensors(run: RunSettings, label: str, method: Algorithm) -> bool:
-    """Whether a hospital's reply has anything to merge; yes where that cannot be rehearsed."""
-    try:
-        task = run.task_of(label)
-        if not is_buildable(task):
-            return True
-        initial = initial_parameters(method, task, seed=0)
-        return bool(rehearse_forms(method, task, run.train.work, initial).reply.tensors)
-    except (RuntimeError, ValueError, OverflowError, MemoryError):
-        return True  # `checks.methods` reports it

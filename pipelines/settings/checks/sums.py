@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from federation.algorithm import has_one_model, sends_gradient_sums
-from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.summing import find_sum_problem
 from pipelines.settings.privacy import PatientLevel
-from pipelines.settings.run_settings import RunSettings, is_buildable
+from pipelines.settings.run_settings import RunSettings, rehearse_method
 from privacy.secure_sum import MISSING, has_cryptography
 from privacy.settings_error import Problem
 
@@ -33,15 +32,7 @@ def _sum_problems(run: RunSettings) -> Iterator[Problem]:
         text = f"true needs two hospitals that train, better three, found {count}"
         yield Problem(SECURE_SUM, text, needs=(("sites",), ("outside",)))
     for label, method in run.train.methods.items():
-        try:
-            task = run.task_of(label)
-            forms = (
-                rehearse_forms(method, task, run.train.work, initial_parameters(method, task, seed=0))
-                if is_buildable(task)
-                else None
-            )
-        except (RuntimeError, ValueError, OverflowError, MemoryError):
-            continue  # `checks.methods` reports it
+        forms = rehearse_method(run, label, method)
         if forms is not None and (problem := find_sum_problem(method, forms.introduction, forms.reply)):
             yield Problem(("train", "methods", label), problem, needs=(SECURE_SUM,))
 
