@@ -8,7 +8,8 @@ for the site's own page, and never leave.
 
 Federated checkpointing (FENDA-FL, section 3.4): `latest` is the model after the last merge, `local` the one with the
 lowest validation loss at this site, `global` the one of the round with the lowest example-weighted mean of all sites'
-losses; only rounds that every site with validation patients scored are compared.
+losses; only rounds that every site with validation patients scored are compared. `average` is no single round's: see
+`average_model`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,15 @@ from federation.task import Task
 from privacy.folder import Folder
 from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, seal_parts, to_bytes, unseal_parts
 
-Checkpoint: TypeAlias = Literal["latest", "global", "local"]
+Checkpoint: TypeAlias = Literal["latest", "global", "local", "average"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("latest", "global", "local")
+"""Those that every run has; `average` is kept where the run asks for it."""
+UNCHOSEN: tuple[Checkpoint, ...] = ("latest", "average")
+"""Those for which no validation patient is needed."""
+AVERAGE = "average-"
+"""How the names of averaged models begin; those of single rounds are the round's number."""
+EMPHASIS = 3
+"""How much the average prefers later rounds: the round k of k has the weight (EMPHASIS + 1) / (EMPHASIS + k)."""
 NOTES = "notes"
 FIXED = "fixed"
 
@@ -45,7 +53,14 @@ draws random numbers, and dropout continues from there.
 
 
 def answer_training_call(
-    algorithm: Algorithm, site: Site, call: Call, message: Message, memory: Memory, models: Folder
+    algorithm: Algorithm,
+    site: Site,
+    call: Call,
+    message: Message,
+    memory: Memory,
+    models: Folder,
+    *,
+    averaged: bool = False,
 ) -> tuple[Message, Memory]:
     """Answer one of the three requests of federated training.
 
@@ -54,6 +69,7 @@ def answer_training_call(
             None), and `score`: if it is False, the model is not scored. memory: the memory that this site returned last
             time (empty at first).
         models: the folder with the models of single rounds.
+        averaged: whether the average over rounds is kept too.
 
     Returns:
         reply: tensors of the algorithm; facts `algorithm`, `loss` (validation loss of the model after round
@@ -72,14 +88,13 @@ def answer_training_call(
     losses, validation, params = _score_merged_model(
         algorithm, site, call, received, method_memory, memory, scored=scored
     )
-    model = None if params is None else seal_parts(to_bytes(Message(params)))
     if call.request == "finish":
-        _write_model(models, call, model)
+        _write_models(models, call, params, averaged=averaged)
         return Message({}, {"algorithm": {}, **validation}), Message(
             memory.tensors, {**memory.facts, "losses": dict(losses)}
         )
     with ThreadPoolExecutor(1) as writer:  # writes to disk during training
-        written = writer.submit(_write_model, models, call, model)
+        written = writer.submit(_write_models, models, call, params, averaged=averaged)
         sent, new_memory = algorithm.train(site, received, method_memory, call)
     written.result()
     reply = Message(sent.tensors, {"algorithm": dict(sent.facts), **validation})
@@ -127,10 +142,47 @@ def _score_merged_model(
     return {**losses, str(call.round - 1): finite}, {"loss": finite, "n": n if finite is not None else 0}, params
 
 
-def _write_model(models: Folder, call: Call, model: bytes | None) -> None:
-    """Write the bytes of the model after the previous round, if there is one."""
-    if model is not None:
-        models.write(f"{call.round - 1}", model)
+def _write_models(models: Folder, call: Call, params: Params | None, *, averaged: bool) -> None:
+    """Write the model after the previous round, if there is one, and its average with those of earlier rounds."""
+    if params is None:
+        return
+    number = call.round - 1
+    models.write(f"{number}", seal_parts(to_bytes(Message(params))))
+    if averaged:
+        earlier = max((k for k in list_averages(models) if k < number), default=None)
+        past = None if earlier is None else _read_model(models, f"{AVERAGE}{earlier}")
+        average = params if past is None else average_model(past, params, number)
+        models.write(f"{AVERAGE}{number}", seal_parts(to_bytes(Message(average))))
+
+
+def average_model(past: Params, params: Params, number: int) -> Params:
+    """The average of the models of rounds 1 to `number`. past: that of the rounds before.
+
+    (1 - c) past + c params, c = (eta + 1) / (eta + number): Shamir and Zhang, Stochastic Gradient Descent for
+    Non-smooth Optimization, ICML 2013, section 4 (polynomial-decay averaging); eta is `EMPHASIS`. A decay that does not
+    follow the round (an exponential moving average) would need another value for each number of rounds. Means and
+    variances of batch norm are averaged as weights are; whole numbers are those of the last round.
+    """
+    share = (EMPHASIS + 1) / (EMPHASIS + number)
+    return {
+        name: torch.lerp(past[name].to(value), value, share) if value.is_floating_point() else value
+        for name, value in params.items()
+    }
+
+
+def _read_model(models: Folder, name: str) -> Params:
+    """The parameters in a file. Raises: Malformed: it is damaged."""
+    return from_bytes(unseal_parts(models.read(name))).tensors
+
+
+def list_rounds(models: Folder) -> list[int]:
+    """The rounds whose models are there."""
+    return sorted(int(name) for name in models.names() if not name.startswith(AVERAGE))
+
+
+def list_averages(models: Folder) -> list[int]:
+    """The rounds after which there is an average."""
+    return sorted(int(name.removeprefix(AVERAGE)) for name in models.names() if name.startswith(AVERAGE))
 
 
 def _put_back(algorithm: Algorithm, task: Task, module: nn.Module) -> None:
@@ -153,16 +205,18 @@ def prune_models(models: Folder, memories: Sequence[Memory], *, best: int | None
         needed_rounds.add(best_round(losses))
         if best is not None:  # a site that was not asked in the best round uses its last model before that round
             needed_rounds.add(max((int(name) for name in losses if int(name) <= best), default=None))
-    for name in models.names():
-        if int(name) < newest and int(name) not in needed_rounds:
-            models.remove(name)
+    for number in list_rounds(models):
+        if number < newest and number not in needed_rounds:
+            models.remove(f"{number}")
+    for number in list_averages(models)[:-2]:  # the last but one makes the last again, if it is asked for again
+        models.remove(f"{AVERAGE}{number}")
 
 
 def load_checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int | None) -> tuple[int, Params]:
     """The round and the parameters of a checkpoint at this site.
 
     A site without validation patients has no `local` best, and a run without any has no `global` one: then it is the
-    latest.
+    latest. So is the `average` of a method with a single round, of which no average is kept.
 
     Raises:
         KeyError: this site lacks the model (it never finished a round, or a file is gone).
@@ -171,7 +225,9 @@ def load_checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: 
     losses = as_mapping(memory.facts.get("losses"))
     rounds = sorted(int(name) for name in losses)
     last = max(rounds, default=0)
-    rounds += sorted(int(name) for name in models.names() if int(name) > last)  # their losses were lost with a memory
+    rounds += [number for number in list_rounds(models) if number > last]  # their losses were lost with a memory
+    if which == "average" and (averages := list_averages(models)):
+        return averages[-1], _read_model(models, f"{AVERAGE}{averages[-1]}")
     if not rounds:
         raise KeyError(f"no model for checkpoint {which!r}: this site finished no round")
     chosen = rounds[-1]
@@ -181,7 +237,7 @@ def load_checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: 
         chosen = max((r for r in rounds if r <= best), default=chosen)
     if not models.has(f"{chosen}"):
         raise KeyError(f"the model of round {chosen}, checkpoint {which!r}, is gone")
-    return chosen, from_bytes(unseal_parts(models.read(f"{chosen}"))).tensors
+    return chosen, _read_model(models, f"{chosen}")
 
 
 def best_round(losses: Mapping[str, Json]) -> int | None:

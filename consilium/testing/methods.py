@@ -27,7 +27,7 @@ from consilium.testing.runs import (
 from federation.conversation import load_newest_memory
 from federation.engine import InProcess
 from federation.outcome import Outcome
-from federation.participant import CHECKPOINTS, load_checkpoint
+from federation.participant import CHECKPOINTS, Checkpoint, load_checkpoint
 from federation.rehearsal import initial_parameters, rehearse_reply
 from federation.rounds import method_schedule
 from privacy.message import Call, Message, as_mapping, from_bytes, number_of, to_bytes
@@ -151,12 +151,15 @@ def kept_as_promised(outcome: Outcome, hospital_by_name: Mapping[str, testbed.Ho
     """Hold that every site has the models that its checkpoints name."""
     for name, hospital in hospital_by_name.items():
         memory = load_newest_memory(hospital.disk)
-        rounds_kept = {c: load_checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in CHECKPOINTS}
+        asked: tuple[Checkpoint, ...] = (*CHECKPOINTS, "average")
+        rounds_kept = {c: load_checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in asked}
         loss_facts = as_mapping(memory.facts["losses"])
         losses = {int(r): number_of(loss_facts, r) for r in loss_facts}
         hold(
             rounds_kept["latest"] == rounds, f"site {name} has round {rounds_kept['latest']} as its latest of {rounds}"
         )
+        after = rounds_kept["average"]
+        hold(after == rounds, f"site {name} has the average of round {after} of {rounds}")
         hold(
             rounds_kept["local"] == min(losses, key=lambda r: (losses[r], r)), f"local of site {name} is not the lowest"
         )

@@ -16,12 +16,13 @@ from federation.algorithm import Algorithm
 from federation.conversation import answer_once, load_memory
 from federation.descent import Site, Work
 from federation.engine import Answers, InProcess, Worker
+from federation.membership import is_separable
 from federation.merging import MEAN, Rule
 from federation.models.cnn import Norm
 from federation.models.mlp import Mlp, MlpModule
 from federation.models.unet import UNet
 from federation.outcome import Outcome
-from federation.participant import answer_training_call, prune_models
+from federation.participant import answer_training_call, list_rounds, prune_models
 from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import Forms, initial_parameters, rehearse_forms
 from federation.rounds import Schedule, Trust, conduct_training
@@ -177,6 +178,7 @@ class Hospital:
     events: list[Event] = field(default_factory=list)
     keys: KeyPair | None = None
     rounds: int = 1
+    averaged: bool = True
 
     def __call__(self, call: Call, message: Message) -> Message:
         def work(memory: Message) -> tuple[Message, Message]:
@@ -185,7 +187,10 @@ class Hospital:
             access = self.access(seed)
             site = Site(self.name, self.task, self.work.at_round(call.round, self.rounds), access)
             with use_seed(seed):
-                reply, after = answer_training_call(self.algorithm, site, call, message, memory, self.models)
+                averaged = self.averaged and not is_separable(self.algorithm)
+                reply, after = answer_training_call(
+                    self.algorithm, site, call, message, memory, self.models, averaged=averaged
+                )
             self.events += access.events
             return self.hide(call, message, reply), after
 
@@ -315,8 +320,8 @@ def train(
 
 def newest_model(hospital: Hospital) -> dict[str, Tensor]:
     """The newest model of a site."""
-    name = max(hospital.models.names(), key=int)
-    return dict(from_bytes(unseal_parts(hospital.models.read(name))).tensors)
+    newest = list_rounds(hospital.models)[-1]
+    return dict(from_bytes(unseal_parts(hospital.models.read(f"{newest}"))).tensors)
 
 
 def are_equal(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:

@@ -44,11 +44,18 @@ def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str,
         **_target_facts(config, site),
         "work": to_plain(work),
         **({"rounds": method_schedule(method, config.train.schedule).rounds} if changes else {}),
+        **({"averaged": True} if is_averaged(config, label) else {}),
         "seed": config.seed,
         "cohort": cohort,
         **_protection_facts(config, label, site),
         **_sum_facts(config, label),
     }
+
+
+def is_averaged(config: Config, label: str) -> bool:
+    """Whether hospitals are asked to keep the average of a method's models over rounds."""
+    rounds = method_schedule(config.train.methods[label], config.train.schedule).rounds
+    return rounds > 1 and config.evaluate.is_averaged(label)
 
 
 def _sum_facts(config: Config, label: str) -> dict[str, Json]:

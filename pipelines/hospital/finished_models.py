@@ -57,7 +57,7 @@ def has_noised_scores(hospital: Hospital, methods: Sequence[TableLine]) -> bool:
 def _validation_loss(hospital: Hospital, method: TableLine) -> float:
     """Validation loss of a checkpoint's model; NaN if it was not scored on validation patients."""
     finite = losses_of(load_newest_intact_memory(hospital.conversation(method["train_run"])).facts)
-    if not finite:
+    if not finite or method["checkpoint"] == "average":  # no round's model: its loss was not measured
         return math.nan
     if method["checkpoint"] == "local":
         return min(finite.values())

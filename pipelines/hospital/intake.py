@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from federation.conversation import load_memory, load_newest_intact_memory, load_newest_memory, load_stored_reply
-from federation.participant import CHECKPOINTS, load_checkpoint
+from federation.participant import CHECKPOINTS, list_averages, load_checkpoint
 from pipelines.data.accounts import reject_unserved_patients
 from pipelines.data.cohort import Reading, compute_training_moments, read_cohort
 from pipelines.data.sources import DicomSource, NiftiSource
@@ -35,7 +35,7 @@ from pipelines.requests.ingest import Counted, CountedOnce, Ingest
 from pipelines.requests.reading import Reading as Asks
 from pipelines.runs.store import DiskFolder, short_digest
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
-from privacy.message import Call, Json, Malformed, Message, from_bytes, unseal_parts, whole_of
+from privacy.message import Call, Json, Malformed, Message, as_mapping, from_bytes, unseal_parts, whole_of
 from privacy.release.form import read_form, value_or_none
 from privacy.release.gate import Refused
 
@@ -255,7 +255,16 @@ def _run_complaint(hospital: Hospital, run: str, state: int | Literal["begun"] |
             load_checkpoint(models, memory, which, best=state if isinstance(state, int) else None)
     except KeyError:
         return f"models of {run} are gone"
-    return None
+    return f"the average of {run} is gone" if _is_averaged(folder) and not list_averages(models) else None
+
+
+def _is_averaged(folder: DiskFolder) -> bool:
+    """Whether a run keeps averages over rounds, by its introduction if that is there."""
+    try:
+        opening = as_mapping(load_memory(folder, 0).facts.get("opening", {}))
+    except Malformed:
+        return False
+    return opening.get("averaged") is True
 
 
 def _has_lost_introduction(folder: DiskFolder) -> bool:

@@ -46,7 +46,8 @@ class Opening:
     replies of introduction and training; `sites` if the method, in the coordinator's or this hospital's form, forwards
     them. begun: what the coordinator says of weights with which networks begin; None = random numbers. secure_sum:
     whether parameters leave only as words that their sum over hospitals reveals. bound: of an update's norm in such a
-    sum, where nobody else could shorten it. rounds: of the method, over which the learning rate changes.
+    sum, where nobody else could shorten it. rounds: of the method, over which the learning rate changes. averaged:
+    whether the average of the models over rounds is kept.
     """
 
     algorithm: AnyAlgorithm
@@ -63,6 +64,7 @@ class Opening:
     secure_sum: bool = False
     bound: float = math.inf
     rounds: int = 1
+    averaged: bool = False
 
 
 def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
@@ -72,8 +74,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         facts: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
         segmentation `target`; `ordered`, if classes are; if networks began with weights `start`: their digest, and
         on which public pictures they were trained, or that they are of a file; `secure_sum`, if replies are hidden in
-        sums, with `bound`; `rounds`, if the learning rate changes over them; and `privacy` (None, or the fields of
-        `Protection`) with `evaluation_noise`.
+        sums, with `bound`; `rounds`, if the learning rate changes over them; `averaged`, if their models are; and
+        `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
@@ -141,6 +143,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         secure_sum=facts.get("secure_sum") is True,
         bound=bound,
         rounds=max(1, rounds),
+        averaged=facts.get("averaged") is True,
     )
 
 

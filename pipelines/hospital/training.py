@@ -13,6 +13,7 @@ from federation.algorithm import has_one_model
 from federation.augmentation import AUGMENTATIONS
 from federation.conversation import load_memory
 from federation.descent import Site
+from federation.membership import is_separable
 from federation.merging import shorten_update
 from federation.participant import answer_training_call, prune_models
 from federation.randomization import build_disturbance
@@ -294,9 +295,10 @@ def _participate(
     how, protection = (start.algorithm, start.task, start.work), start.protection
     if protection is not None and hospital.policy.promises:
         rehearsed.check_trainable(*how, protection, hospital.name, call, message, memory)
+    averaged = start.averaged and not is_separable(start.algorithm)  # earlier models hold what who left has said
     with use_seed(derive_seed(start.seed, hospital.name, call.round, call.request)):
         reply, new_memory = answer_training_call(
-            start.algorithm, site, call, message, memory, hospital.models(call.run)
+            start.algorithm, site, call, message, memory, hospital.models(call.run), averaged=averaged
         )
     rehearsed.check_reply(*how, call, message, reply, private=protection is not None)
     return reply, new_memory

@@ -161,9 +161,9 @@ NO_TRAINING = Training(methods={}, schedule=Schedule(rounds=1))
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """checkpoint: which model of a site is scored. copies: of the bootstrap. reference: of the gains: a method, a
-    variant, or null. variants: label -> a method scored once more, calibrated by each hospital. window: in
-    segmentation, the sides of the network's input window, smaller than an image; null = whole images.
+    """checkpoint: which model of a site is scored (`federation.participant`). copies: of the bootstrap. reference: of
+    the gains: a method, a variant, or null. variants: label -> a method scored once more, calibrated by each hospital.
+    window: in segmentation, the sides of the network's input window, smaller than an image; null = whole images.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -177,6 +177,12 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         refuse(label_problems(self.variants, "variants") + out_of_range(self, copies=(0, 2000)))
+
+    def is_averaged(self, label: str) -> bool:
+        """Whether a method's average over rounds is scored, so that hospitals must keep it in training."""
+        return self.checkpoint == "average" or any(
+            variant.of == label and variant.checkpoint == "average" for variant in self.variants.values()
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from federation.models.cnn import Cnn
 from federation.models.unet import UNet
 from federation.outcome import Outcome, load_outcome
 from federation.parameters import loaded
-from federation.participant import CHECKPOINTS, load_checkpoint
+from federation.participant import CHECKPOINTS, list_rounds, load_checkpoint
 from federation.rehearsal import initial_parameters
 from federation.rounds import QuorumLost, Schedule, method_schedule, sample_sites
 from federation.task import Task
@@ -462,7 +462,7 @@ def test_checkpoints_are_the_lowest_losses():
         assert found["global"][0] == outcome.best
         own = outcome.losses[name]
         assert found["local"][0] == min(range(1, 10), key=lambda r: own[str(r)])
-        assert len(hospital.models.names()) <= 5
+        assert len(list_rounds(hospital.models)) <= 5
 
 
 names = st.text(st.characters(codec="ascii", min_codepoint=33, exclude_characters="/"), min_size=1, max_size=8)

@@ -642,7 +642,7 @@ def test_an_opening_is_read_strictly_and_methods_are_known_by_what_they_are(tmp_
 def test_what_a_method_says_at_first_is_non_private_unless_data_access_booked_it(tmp_path, monkeypatch):
     own, cohort = hospital(tmp_path)
     reply = Message({"mean": torch.ones(3)}, {"algorithm": {}})
-    monkeypatch.setattr(learn, "answer_training_call", lambda *_: (reply, Message()))
+    monkeypatch.setattr(learn, "answer_training_call", lambda *_, **options: (reply, Message()))
     monkeypatch.setattr(learn.rehearsed, "check_reply", lambda *_, **options: None)
     assert parse_event(asked(own, "introduce", **said(cohort))[1]["event"]) == NON_PRIVATE
 

@@ -97,7 +97,7 @@ def loss_at(result: TrainedMethod, site: str, checkpoint: str) -> float:
     """The validation loss at a hospital of the model that it uses; NaN if it released none."""
     series = {int(number): float(v) for number, v in result.losses.get(site, {}).items() if v is not None}
     finite = {number: loss for number, loss in series.items() if math.isfinite(loss)}
-    if not finite:
+    if not finite or checkpoint == "average":  # an average is no round's model, and nobody measured its loss
         return math.nan
     if checkpoint == "local":
         return min(finite.values())

@@ -96,7 +96,7 @@ def _shared_model(models: Mapping[str, Params], label: str) -> Params:
     if len({hashlib.sha256(to_bytes(Message(params))).hexdigest() for params in models.values()}) > 1:
         raise ValueError(
             f"route: {label} stands for one model of all hospitals, and theirs differ; name a method with one model, "
-            "and a checkpoint that is the same everywhere (global or latest)"
+            "and a checkpoint that is the same everywhere (global or latest; average where nobody missed a round)"
         )
     return next(iter(models.values()))
 

@@ -22,7 +22,7 @@ from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import Trust, conduct_training, method_schedule
 from federation.verdict import LARGEST_COUNT
 from pipelines.coordinator.artifacts import CENTRAL, read_counts
-from pipelines.coordinator.conversations import build_opening, pooled_engine, task_facts
+from pipelines.coordinator.conversations import build_opening, is_averaged, pooled_engine, task_facts
 from pipelines.coordinator.paid_before import check_nothing_lost
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
 from pipelines.coordinator.trained import Matrix, TrainedMethod, read_trainings, write_trained
@@ -54,6 +54,7 @@ def settings(world: World) -> Json:
         name: {"methods": to_plain(dict(site.methods)), "work": to_plain(dict(site.work))}
         for name, site in config.sites.items()
     }
+    averaged: list[Json] = [label for label in config.train.methods if is_averaged(config, label)]
     return {
         "train": to_plain(config.train),
         "model": to_plain(config.model),
@@ -61,6 +62,7 @@ def settings(world: World) -> Json:
         "public": config.evaluate.public if config.privacy != "none" else None,
         "seed": config.seed,
         "sites": sites,
+        **({"averaged": averaged} if averaged else {}),
         **task_facts(config),
     }
 
@@ -419,6 +421,7 @@ def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start 
         **task_facts(config),
         **({} if begin is None else {"start": begin.told}),
         **({"secure_sum": True} if config.train.secure_sum else {}),
+        **({"averaged": True} if is_averaged(config, label) else {}),
         **({} if (rule := config.train.rule_of(label)).name == MEAN.name else {"merge": to_plain(rule)}),
         "cohorts": {site: [cohort.cohort, cohort.sha256] for site, cohort in cohorts.items()},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from federation.participant import UNCHOSEN
 from pipelines.loader.names import name_problems
 from pipelines.settings.learning import NO_TRAINING
 from pipelines.settings.processes import list_single_process_reasons
@@ -53,7 +54,7 @@ def problems(run: RunSettings) -> list[Problem]:
     if run.train.repeats > 1 and run.privacy != "none":
         text = f"{run.train.repeats} trainings cost their patients {run.train.repeats} times the privacy; say 1"
         found_problems.append(Problem(("train", "repeats"), text))
-    if run.train.methods and run.split.validation == 0 and checkpoint != "latest":
+    if run.train.methods and run.split.validation == 0 and checkpoint not in UNCHOSEN:
         text = f"{checkpoint} is chosen by validation loss, and split.validation is 0; give validation patients, or say"
-        found_problems.append(Problem(("evaluate", "checkpoint"), f"{text} latest"))
+        found_problems.append(Problem(("evaluate", "checkpoint"), f"{text} latest or average"))
     return found_problems

@@ -9,6 +9,7 @@ from torch import nn
 from federation.calibration import has_adaptable_norms
 from federation.finetuning import has_tunable_parameters
 from federation.matching import has_matchable_norms
+from federation.participant import UNCHOSEN
 from pipelines.settings.run_settings import RunSettings, build_network
 from pipelines.settings.variants import Variant
 from privacy.settings_error import Problem
@@ -36,7 +37,7 @@ def _variant_problems(run: RunSettings, label: str, variant: Variant) -> Iterato
         yield Problem(("of",), f"{method_label!r} is no method; methods are {', '.join(methods)}")
         return
     module = _build_network(run, method_label)
-    if variant.checkpoint not in (None, "latest") and run.split.validation == 0:
+    if variant.checkpoint not in (None, *UNCHOSEN) and run.split.validation == 0:
         text = f"{variant.checkpoint} is chosen by validation loss, and split.validation is 0; give validation "
         yield Problem(("checkpoint",), f"{text}patients, or remove it")
     elif variant.tuning is not None and module is not None and not has_tunable_parameters(module, variant.tuning):
