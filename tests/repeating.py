@@ -9,11 +9,14 @@ from typing import Any
 
 
 def list_left_out(items: Sequence[Any]) -> list[Any]:
-    """The cases that only `--thorough` runs. items: pytest's; those that are slow anyhow count for nothing."""
-    cases: dict[str, list[Any]] = {}
+    """The cases that only `--thorough` runs. items: pytest's; those that are slow anyhow count for nothing, and those
+    that need a GPU are drawn apart from the others: most machines skip them.
+    """
+    cases: dict[tuple[str, bool], list[Any]] = {}
     for item in items:
         if item.get_closest_marker("repeats") and not item.get_closest_marker("slow"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            needs_gpu = item.get_closest_marker("gpu") is not None
+            cases.setdefault((item.nodeid.partition("[")[0], needs_gpu), []).append(item)
     left = list[Any]()
     for each in cases.values():
         chosen = choose_cases(each, *each[0].get_closest_marker("repeats").args)

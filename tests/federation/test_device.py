@@ -59,6 +59,7 @@ def ground(algorithm):
     return testbed.make_task(), testbed.make_table(1), testbed.make_table(2, shift=0.7)
 
 
+@pytest.mark.repeats(12)
 @pytest.mark.parametrize(("device", "algorithm", "work"), everywhere(methods.ALL))
 def test_a_mixed_federation_learns_what_one_on_the_cpu_learns(device, algorithm, work):
     task, here, there = ground(algorithm)

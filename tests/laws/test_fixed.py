@@ -78,6 +78,7 @@ def test_what_is_fixed_is_no_parameter_and_is_the_same_at_every_hospital():
     assert find_unfit_parts(first) == [], "it can be trained privately"
 
 
+@pytest.mark.repeats(12)
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("algorithm", [pytest.param(one, id=one.name) for one in methods.fit(testbed.make_task())])
 def test_no_method_trains_notes_or_sends_it(algorithm: Any, private: bool, monkeypatch: pytest.MonkeyPatch) -> None:

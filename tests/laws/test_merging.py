@@ -99,6 +99,7 @@ def test_what_can_be_summed_can_be_averaged():
 AVERAGING = [each for each in methods.ALL if is_averaging(each)]
 
 
+@pytest.mark.repeats(12)
 @pytest.mark.parametrize("rule", [r for r in RULES if r.name != "mean"], ids=lambda rule: rule.name)
 @pytest.mark.parametrize(("algorithm", "work"), methods.with_work(AVERAGING, ADAM, SGD))
 def test_every_averaging_method_trains_by_every_rule_and_hospitals_that_agree_get_what_the_mean_gives(

@@ -54,3 +54,8 @@ def test_tests_of_the_same_cases_try_different_ones() -> None:
 def test_others_stay_as_they_are(marks: tuple[str, ...]) -> None:
     left = list_left_out([*make_cases("a", [6], marks=marks), *make_cases("b", [6])])
     assert len(left) == 4 and all(item.nodeid.startswith("b") for item in left)
+
+
+def test_cases_that_need_a_gpu_take_no_others_place() -> None:
+    left = list_left_out([*make_cases("a", [6], marks=("repeats", "gpu")), *make_cases("a", [5])])
+    assert [item.get_closest_marker("gpu") is not None for item in left] == [True] * 4 + [False] * 3

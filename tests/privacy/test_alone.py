@@ -232,6 +232,7 @@ def ordered(rows: Rows) -> Rows:
     return with_rows(rows, order[torch.argsort(rows.patient[order], stable=True)])
 
 
+@pytest.mark.repeats(13)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_patients_gradient_does_not_hang_on_others(name, device, monkeypatch):
     task = NETWORKS[name]
@@ -294,6 +295,7 @@ def test_a_patients_loss_embedding_and_vote_do_not_hang_on_others(name, device):
             agree(whole, seen(ordered(other), release), f"{release.__name__}, {what}")
 
 
+@pytest.mark.repeats(13)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_examples_probabilities_do_not_hang_on_others(name, device):
     task = NETWORKS[name]
@@ -521,6 +523,7 @@ def clipped_sum(task: Task, module: nn.Module, rows: Rows) -> Tensor:
     return torch.cat([value.flatten() for value in released])
 
 
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize("seed", range(8))
 def test_what_leaves_of_a_crafted_network_moves_by_what_is_booked(seed, device):
     task, module = amplifier(seed)
