@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
+from echoing import WORKERS, hired
 
 from consilium.testing import testbed
 from federation.engine import InProcess, listen_for_answers
 from federation.processes import Processes
 from flare_in_process import flare
 from privacy.message import Call, Message
-from privacy.release.gate import Refused
 
 CALL = Call("run", 1, "train", {"a": 0})
-
-
-def echo(call, message):
-    return Message(message.tensors, {**message.facts, "round": call.round, "run": call.run, "runs": {**call.runs}})
-
-
-def refuse(call, message):
-    raise Refused("policy_request")
-
-
-def fail(call, message):
-    raise RuntimeError("Mr Smith, born 1950, has a file that cannot be read")
-
-
-def slow(call, message):
-    """Works for longer than the deadline that it is told."""
-    time.sleep(0.1 + float(message.facts.get("deadline", 0.0)))
-    return Message()
-
-
-WORKERS = {"c": echo, "a": echo, "refusing": refuse, "failing": fail, "slow": slow}
-
-
-def hired(asked, tell):
-    return WORKERS
 
 
 def processes(workers):

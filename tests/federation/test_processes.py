@@ -229,7 +229,15 @@ def test_work_beside_that_is_done_or_fails_or_dies_or_cannot_begin_is_nobodys_tr
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("how", ["ends", "killed", "interrupted", "killed at work that holds Python's lock"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "ends",
+        pytest.param("killed", marks=pytest.mark.slow),  # the last case is this one, and harder
+        "interrupted",
+        "killed at work that holds Python's lock",
+    ],
+)
 def test_with_the_first_process_all_others_and_work_beside_end(tmp_path, how):
     """However it ends: a killed run begins again on the same folders."""
     script, path = tmp_path / "script.py", tmp_path / "process"
