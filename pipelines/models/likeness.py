@@ -99,11 +99,11 @@ def _pool_features(output: object) -> Tensor:
 
 def _split_windows(x: Tensor, window: Sequence[int] | None) -> Iterator[Tensor]:
     """Whole images, or windows that cover them."""
-    from monai.data.utils import dense_patch_slices  # slow to import
-
     if window is None:
         yield x
         return
+    from monai.data.utils import dense_patch_slices  # slow to import
+
     for place in dense_patch_slices(x.shape[2:], tuple(window), tuple(window)):
         yield x[(..., *place)]
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from federation.augmentation import flip_images
+from federation import augmentation
+from federation.augmentation import apply_affine, flip_images
 from federation.transforms import Transform, build_views, compute_view, find_function, register_transform
 from privacy.dp.access import Augment, Rows, Split, open_access
 from privacy.dp.private_access import open_private
@@ -77,6 +78,25 @@ def test_masks_move_with_their_images_and_what_comes_after_sees_the_views() -> N
     seen = [torch.equal(row, before) for row, before in zip(x, X, strict=True)]
     assert True in seen and False in seen
     assert all(torch.equal(y[row], masks[row] if same else masks[row].flip(-1)) for row, same in enumerate(seen))
+
+
+def test_an_affine_view_is_that_of_monais_transform_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second implementation, which is not used because MONAI takes ten seconds to import."""
+    from monai.networks.layers import AffineTransform
+
+    def as_monai(x: Tensor, theta: Tensor, mode: str) -> Tensor:
+        warp = AffineTransform(mode=mode, padding_mode="border", normalized=True, align_corners=False)
+        moved: Tensor = warp(x.reshape(len(x), -1, *x.shape[-2:]), theta)
+        return moved.reshape(x.shape)
+
+    seeded = torch.Generator().manual_seed(3)
+    for shape in ((4, 1, 16, 16), (3, 2, 9, 17), (2, 1, 3, 8, 11)):
+        x, y = torch.rand(shape, generator=seeded), torch.randint(3, (shape[0], *shape[2:]), generator=seeded)
+        ours = apply_affine(x, y, torch.Generator().manual_seed(5))
+        with monkeypatch.context() as patch:
+            patch.setattr(augmentation, "_warp_images", as_monai)
+            theirs = apply_affine(x, y, torch.Generator().manual_seed(5))
+        assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
 
 
 def test_what_a_transform_does_to_its_argument_stays_with_it() -> None:
