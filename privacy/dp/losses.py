@@ -52,14 +52,32 @@ ENDLESS, UNIT = Step("endless"), Step("gaussian", 1.0)
 
 
 def price_spend(spend: Spend, delta: float) -> tuple[float, str]:
-    """(epsilon, accountant): the best upper bound that one of the accountants finds; infinite if none does."""
+    """(epsilon, accountant): the best upper bound that one of the accountants finds; infinite if none does.
+
+    A run asks for the same price when it is checked, planned, carried out and told of: it is computed once, with the
+    mechanisms in one order, on which sums of floating-point numbers depend.
+    """
+    try:
+        return _compute_price(tuple(spend.items()), delta)
+    except OverflowError:
+        return math.inf, BY_RDP
+
+
+@lru_cache(maxsize=1024)
+def _compute_price(items: tuple[tuple[Step, float], ...], delta: float) -> tuple[float, str]:
+    """See `price_spend`. Raises: OverflowError: it is infinite, which is not kept: perhaps memory was short."""
     from dp_accounting import get_epsilon_gaussian  # slow to import
 
+    spend = dict(items)
     if set(spend) == {UNIT} and spend[UNIT] < LARGE:
         epsilon, accountant = _compute_or_infinity(lambda: get_epsilon_gaussian(spend[UNIT] ** -0.5, delta)), EXACT
     else:
         epsilon, accountant = by_pld(spend, delta), BY_PLD
-    return (epsilon, accountant) if epsilon < math.inf else (by_curve(lambda: compute_curve(spend), delta), BY_RDP)
+    if not epsilon < math.inf:
+        epsilon, accountant = by_curve(lambda: compute_curve(spend), delta), BY_RDP
+    if not epsilon < math.inf:
+        raise OverflowError("no accountant finds a bound")
+    return epsilon, accountant
 
 
 def by_pld(spend: Spend, delta: float) -> float:

@@ -30,6 +30,11 @@ DELTA = 1e-5
 CLOSE = 2e-3  # what is left when the resolution has settled, twice
 
 
+@pytest.fixture(autouse=True)
+def _prices_are_computed_anew() -> None:
+    losses._compute_price.cache_clear()
+
+
 def descent(q: float, noise: float, steps: int) -> Event:
     return SelfComposed(PoissonSampled(q, Gaussian(noise)), steps)
 
@@ -196,9 +201,11 @@ def test_where_distributions_fail_divergences_are_asked_and_where_both_fail_noth
 
     monkeypatch.setattr(losses, "_build_distribution", fails)
     losses._repeat_step.cache_clear()
+    losses._compute_price.cache_clear()
     bound = compute_cost(events, DELTA)
     assert exact.epsilon < bound.epsilon < 2 * exact.epsilon
     assert bound.accountant == "RDP, dp-accounting 0.6.0 (PLD could not be computed)"
+    losses._compute_price.cache_clear()
     monkeypatch.setattr(losses, "compute_curve", fails)
     assert compute_cost(events, DELTA).epsilon == math.inf
     monkeypatch.undo()
