@@ -43,6 +43,8 @@ LAW = "_hypothesis_internal_use_settings"  # what `@settings` writes on a law; t
 
 LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/", "test_told.py", "test_study.py")
 LOOK_AT_MAPS = ("tests/harmonize/", "tests/evaluation/", "test_points.py")
+LIBRARIES = ("pydicom", "nibabel", "scipy.ndimage", "skimage.measure", "sklearn.linear_model", "matplotlib.figure")
+"""What hospitals import while they work: seconds."""
 FIGURES = "CONSILIUM_TEST_FIGURES"  # in the environment while a run is made at whose figures a test looks
 
 TESTS = Path(__file__).parent
@@ -233,20 +235,23 @@ def _public_pictures_are_drawn_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None]:
-    """By default matplotlib draws for the tests of pages (`LOOK_AT_PAGES`), elsewhere nothing."""
-    from evaluation import drawing
+    """By default figures and images of patients are drawn for the tests of pages (`LOOK_AT_PAGES`), elsewhere none."""
+    from evaluation import drawing, tiles
 
-    real = drawing.render_svg
+    real, real_tile = drawing.render_svg, tiles.draw_tile
 
     def drawn(size: tuple[float, float], alt: str, draw: Callable[[Any], None]) -> str:
         if looked_at():
             return real(size, alt, draw)
         return f'<svg role="img" aria-label="{html.escape(alt, quote=True)}"></svg>'
 
+    def drawn_tile(*given: Any) -> Any:
+        return real_tile(*given) if looked_at() else np.zeros((1, 1, 3), np.uint8)
+
+    evaluating = [] if thorough else [sys.modules[name] for name in [*sys.modules] if name.startswith("evaluation.")]
     with pytest.MonkeyPatch.context() as patch:
-        for name in [] if thorough else [name for name in sys.modules if name.startswith("evaluation.")]:
-            if getattr(sys.modules[name], "render_svg", None) is real:
-                patch.setattr(sys.modules[name], "render_svg", drawn)
+        replace_everywhere(patch, evaluating, real, drawn)
+        replace_everywhere(patch, evaluating, real_tile, drawn_tile)
         yield
 
 
@@ -288,6 +293,21 @@ def _audits_of_runs_have_few_steps(thorough: bool) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit, "audit_mechanism", hurried)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _new_processes_have_hospitals() -> Iterator[None]:
+    """The server of which new processes are forked starts once, for whatever test comes first. It imports what all of
+    them need: otherwise each new hospital of a later test imports the whole program.
+    """
+    from multiprocessing import forkserver
+
+    real = forkserver.set_forkserver_preload
+    rooms = [name for name in ("pipelines.hospital.simulated", "pipelines.coordinator.ahead") if name in sys.modules]
+    heavy = [*rooms, *(LIBRARIES if rooms else ())]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forkserver, "set_forkserver_preload", lambda names: real(list(dict.fromkeys([*names, *heavy]))))
         yield
 
 
