@@ -40,7 +40,7 @@ class Watching:
         return getattr(self.inner, name)
 
 
-@pytest.mark.repeats(24)
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize("work", [PLAIN, replace(PLAIN, epochs=2, steps=None)], ids=["steps", "epochs"])
 @pytest.mark.parametrize("method", methods.fit(TASK), ids=lambda one: one.name)
 def test_it_is_what_a_hospital_does(method, work):

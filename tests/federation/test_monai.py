@@ -176,6 +176,7 @@ def test_methods_train_it_as_the_network_that_a_person_wraps(name: str) -> None:
     assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("network", ["BasicUNet", "SegResNet", "DynUNet"])
 @pytest.mark.parametrize("name", ["fedavg", "fenda", "cusfl"])
 def test_methods_train_networks_that_segment(name: str, network: str) -> None:

@@ -109,7 +109,7 @@ def test_gradients_of_each_example_are_those_of_the_network_alone() -> None:
             assert torch.allclose(at_once[name][row], parameter.grad, atol=1e-6), name
 
 
-@pytest.mark.repeats(24)
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("algorithm", [pytest.param(one, id=one.name) for one in methods.fit(testbed.make_task())])
 def test_every_method_trains_it_as_the_network_that_it_is(algorithm: Any, private: bool) -> None:

@@ -58,7 +58,7 @@ def table_of(algorithm: Algorithm, partition: str, place: int) -> Mapping[Split,
     return {**rows, "train": Rows(train.x[kept], train.y[kept], train.patient[kept])}
 
 
-@pytest.mark.repeats(24)
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize("partition", ["alike", "quantity", "means", "classes"])
 @pytest.mark.parametrize(("algorithm", "work"), methods.with_work(methods.ALL, ADAM, SGD))
 def test_no_honest_hospital_is_named_whatever_the_method_and_the_patients(algorithm, work, partition):

@@ -28,6 +28,7 @@ def renamed(algorithm: Any) -> Any:
 CASES = [one for one in methods.ALL if one.name == next(field.default for field in fields(one) if field.name == "name")]
 
 
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize("algorithm", [pytest.param(one, id=one.name) for one in CASES])
 def test_a_subclass_with_another_name_trains_as_its_parent(algorithm: Any) -> None:
     work = methods.work_of(algorithm, ADAM, SGD)

@@ -202,6 +202,7 @@ def sent_to(how: Moments, rows: dict[str, Rows], classes: int, noise: float | No
     return dict(how.send(how.merge(state, replies), min(rows), FINISH).tensors)
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("noise", [None, 2.0])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_who_exchanged_labels_is_left_out_where_it_was_asked_for_and_nobody_else(classes, noise):

@@ -57,7 +57,7 @@ NUMBERS = {  # each kind of setting once, whatever the hospital or method is cal
 }
 
 
-@pytest.mark.repeats(20)
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize("place", NUMBERS, ids=format_yaml_path)
 def test_a_number_that_nobody_can_mean_is_refused_at_its_place(place):
     name, path = NUMBERS[place]

@@ -253,7 +253,7 @@ def test_a_patients_gradient_does_not_hang_on_others(name, device, monkeypatch):
         agree(drawn, gradients_of(task, module, other, monkeypatch, full=False), f"views, {what}")
 
 
-@pytest.mark.repeats(12)
+@pytest.mark.repeats(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_patients_loss_embedding_and_vote_do_not_hang_on_others(name, device):
     task = NETWORKS[name]
@@ -295,7 +295,7 @@ def test_a_patients_loss_embedding_and_vote_do_not_hang_on_others(name, device):
             agree(whole, seen(ordered(other), release), f"{release.__name__}, {what}")
 
 
-@pytest.mark.repeats(13)
+@pytest.mark.repeats(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_examples_probabilities_do_not_hang_on_others(name, device):
     task = NETWORKS[name]
@@ -310,6 +310,7 @@ def test_an_examples_probabilities_do_not_hang_on_others(name, device):
         agree(whole, seen(other), what)
 
 
+@pytest.mark.repeats(1)
 def test_the_critic_of_a_gan_and_the_score_of_a_hospital_do_not_hang_on_others(device, monkeypatch):
     place = torch.device(device)
     own = make_players(4, (1, 8, 8), 2, ema=0.9, start=None, seed=1, device=place)
@@ -401,6 +402,7 @@ def test_a_row_of_features_is_whitened_in_the_same_way_wherever_it_lies_in_memor
     assert np.array_equal(multiply_by_row(shifted[None], axes), multiply_by_row(row[None].copy(), axes))
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("name", list_curve_translators())
 def test_translated_images_do_not_hang_on_others(name, tmp_path, monkeypatch):
     """The judge sees all patients, and may: it changes no image, and no limit is set. It, and a map for the hospital's

@@ -164,7 +164,7 @@ def of_access(monkeypatch, *, patients=None, **changed):
     monkeypatch.setattr(audit, "open_private", opened)
     protection = Protection(**{"sampling": SAMPLING, "noise": NOISE, "chunk": 256, **changed})
     make = through_private_access(protection, slices=SLICES, source=random.Random(7).randbytes)
-    return audited(make, setting={**CLEAR, "canaries": 1000}), accesses[0]
+    return audited(make, setting={**CLEAR, "canaries": 400}), accesses[0]
 
 
 def test_private_access_passes_at_what_its_own_events_cost(monkeypatch):
