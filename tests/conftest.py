@@ -41,7 +41,7 @@ settings.load_profile("house")
 SHARE, LEAST = 5, 4  # the default suite tries one example in SHARE, but LEAST of them where a law has so many
 LAW = "_hypothesis_internal_use_settings"  # what `@settings` writes on a law; there is no public name for it
 
-LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/", "test_study.py")
+LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/")
 LOOK_AT_MAPS = ("tests/harmonize/", "tests/evaluation/", "test_points.py")
 LIBRARIES = ("pydicom", "nibabel", "scipy.ndimage", "skimage.measure", "sklearn.linear_model", "matplotlib.figure")
 """What hospitals import while they work: seconds."""
@@ -200,16 +200,17 @@ def replace_everywhere(patch: pytest.MonkeyPatch, modules: Iterable[object], old
 
 @pytest.fixture(scope="session", autouse=True)
 def _public_pictures_are_drawn_once() -> Iterator[None]:
-    """They follow from a prior, their classes, a size and a seed, and so does the view of them: two thirds of a
-    synthesis in a test. Tests of harmonization draw anew.
+    """They follow from a prior, their classes, a size and a seed, and so do the view of them and their radiomics, which
+    scale features: two thirds of a synthesis in a test. Tests of harmonization draw anew.
     """
     if "harmonize.public_features" not in sys.modules:
         yield
         return
+    from federation.features.radiomics import Radiomics
     from harmonize import prior, public_features
 
     draw, view = prior.draw_pictures, public_features.make_view
-    drawn, views = dict[Any, torch.Tensor](), dict[Any, Any]()
+    drawn, views, measured = dict[Any, torch.Tensor](), dict[Any, Any](), dict[Any, Any]()
 
     def draw_once(prior_: Any, y: torch.Tensor, inputs: Any, seed: int) -> torch.Tensor:
         known = (prior_.name, tuple(y.tolist()), tuple(inputs), seed)
@@ -223,6 +224,14 @@ def _public_pictures_are_drawn_once() -> Iterator[None]:
             views[known] = view(prior_, inputs, *given, seed=seed)
         return views[known]
 
+    def measure_once(extractor: Any, images: torch.Tensor) -> Any:
+        if not isinstance(extractor, Radiomics):
+            return measure(extractor, images)
+        known = (extractor, images.shape, hashlib.sha256(images.numpy().tobytes()).digest())
+        if known not in measured:
+            measured[known] = measure(extractor, images)
+        return measured[known].copy()
+
     places = [
         one for one in [*sys.modules.values()] if (getattr(one, "__file__", None) or "").startswith(str(TESTS.parent))
     ]
@@ -230,6 +239,9 @@ def _public_pictures_are_drawn_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         replace_everywhere(patch, places, draw, draw_once)
         replace_everywhere(patch, places, view, view_once)
+        if scaling := sys.modules.get("pipelines.coordinator.public_features"):
+            measure = scaling.extract_values
+            patch.setattr(scaling, "extract_values", measure_once)
         yield
 
 
@@ -293,6 +305,29 @@ def _audits_of_runs_have_few_steps(thorough: bool) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit, "audit_mechanism", hurried)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _judges_of_runs_divide_once(thorough: bool) -> Iterator[None]:
+    """By default the judge of a run's translation divides patients once, and not five times, for its classifier: a
+    tenth of a harmonized run. Tests of the judge call `measure_drift` themselves.
+    """
+    if thorough or "harmonize.quality" not in sys.modules:
+        yield
+        return
+    from harmonize import drift, quality
+
+    real = quality.measure_drift
+
+    def hurried(*given: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            if not any(part in os.environ.get("PYTEST_CURRENT_TEST", "") for part in ("tests/harmonize/", "golden/")):
+                patch.setattr(drift, "REPEATS", 1)
+            return real(*given, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quality, "measure_drift", hurried)
         yield
 
 

@@ -48,6 +48,7 @@ def numbered(base: dict[str, Any] = BASE, **changes: Any) -> dict[str, Any]:
     said = copy.deepcopy(base)
     for site in said["sites"].values():
         site["source"] |= {"labels": "gland_area", "patients": 16}
+    said["images"] = {"kind": "slices", "size": 16, "spacing_mm": 4.0}
     said["task"] = dict(TASK)
     said["model"] = {"name": "cnn", "widths": [8, 16], "norm": "group"}
     said["train"]["methods"] = {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}}
@@ -179,7 +180,9 @@ def test_a_phantom_with_classes_is_no_source_of_numbers():
 @pytest.fixture(scope="module")
 def done(finished_run) -> Path:
     methods = {name: {"name": name} for name in ("local", "central", "fedavg", "fenda", "local_ridge", "local_svm")}
-    train = BASE["train"] | {"methods": methods, "schedule": {"rounds": 1}}
+    few = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 20, "components": 8}
+    floors = {"local_ridge": few, "local_svm": few}
+    train = BASE["train"] | {"methods": methods, "method_model": floors, "schedule": {"rounds": 1}}
     return (
         finished_run(numbered(train=train, name="area", evaluate={"copies": 20}, audit={"membership": False}))
         / "runs"

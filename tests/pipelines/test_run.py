@@ -459,7 +459,13 @@ def killed_often(folder: Path, *, times: int, seed: int, blow: Callable[[int, in
     assert main(["tiny.yaml", *TRAINED]) == Exit.OK
 
 
-@pytest.mark.parametrize(("processes", "blow"), [(1, ALL), (2, FIRST)])
+@pytest.mark.parametrize(
+    ("processes", "blow"),
+    [
+        pytest.param(1, ALL, marks=pytest.mark.slow),  # fewer processes, of which none is left behind
+        (2, FIRST),
+    ],
+)
 def test_kill_9_in_training_and_a_second_run_is_the_uninterrupted_one(run, tmp_path, monkeypatch, processes, blow):
     """Hospitals' processes end by themselves once the first one is gone: the second run works in the same folders."""
     changed(tmp_path / "tiny.yaml", processes=processes)

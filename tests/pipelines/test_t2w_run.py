@@ -9,7 +9,10 @@ import pytest
 import yaml
 
 from pipelines.hospital.hospital import COHORT, read_cohort_file
+from pipelines.loader.document import read_yaml
 from pipelines.loader.files import CONFIGS
+from pipelines.loader.validation import to_plain, validate_settings
+from pipelines.settings.config import Config
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +28,9 @@ def finished(finished_run) -> Path:
     train["method_start"]["begun"] |= {"pictures": 32, "epochs": 1}
     train["method_model"]["detector"]["of"] |= {"pictures": 32, "steps": 2, "width": 4}
     train["method_model"]["detector"] |= {"pictures": 32, "components": 4}
+    usual = validate_settings(read_yaml(yaml.safe_dump(settings), environment={}), Config).train.method_model
+    for floor in ("local_svm", "local_ridge"):
+        train["method_model"][floor] = {**to_plain(usual[floor]), "pictures": 32, "components": 4}
     settings["evaluate"]["copies"] = 5
     return finished_run(settings) / "runs" / "prostate_t2w"
 
