@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,14 +168,23 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
 @pytest.fixture(scope="session", autouse=True)
 def _phantoms_are_written_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Hospitals and tests with equal phantoms get copies of files that were written once: they follow from the settings
-    alone. Tests of phantoms themselves write anew.
+    alone. Where only numbers of patients differ, the studies are made once. Tests of phantoms themselves write anew.
     """
     if "pipelines.hospital.files" not in sys.modules:  # no test of this session has a hospital
         yield
         return
     from pipelines.phantom import files  # a hospital imports `write` from there when it writes
 
-    kept, write = tmp_path_factory.mktemp("phantoms"), files.write
+    kept, write, make = tmp_path_factory.mktemp("phantoms"), files.write, files.make_study
+    studies = dict[Any, Any]()
+
+    def made_once(source: Any, patient: int) -> Any:
+        if "phantom" in os.environ.get("PYTEST_CURRENT_TEST", ""):
+            return make(source, patient)
+        known = (replace(source, patients=1, damaged=0), patient, files.find_defect(source, patient))
+        if known not in studies:
+            studies[known] = make(source, patient)
+        return studies[known]
 
     def copied(source: object, folder: Path) -> None:
         if folder.exists():  # it may be refused
@@ -186,6 +196,7 @@ def _phantoms_are_written_once(tmp_path_factory: pytest.TempPathFactory) -> Iter
 
     ours = [one for one in [*sys.modules.values()] if str(getattr(one, "__file__", "")).startswith(str(TESTS))]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "make_study", made_once)
         for module in [files, *(one for one in ours if "phantom" not in str(one.__file__))]:
             replace_everywhere(patch, [module], write, copied)
         yield

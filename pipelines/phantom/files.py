@@ -63,15 +63,28 @@ def write(source: PhantomSource, folder: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     rows: list[tuple[str, int, int | str | float]] = []
     for patient in range(source.patients + source.damaged):
-        acquired = _acquire(source, patient, take=0)
-        for place, data in _list_files(source, patient, acquired):
+        study = make_study(source, patient)
+        for place, data in study.files:
             path = part / place
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         name = patient_name(source, patient)
-        rows.extend((name, index, label) for index, label in enumerate(_list_labels(source, acquired)))
+        rows.extend((name, index, label) for index, label in enumerate(study.labels))
     (part / "labels.csv").write_bytes(csv_text(("patient", "slice", "label"), rows).encode())
     os.replace(part, folder)
+
+
+class Study(NamedTuple):
+    """The files of one patient, with their paths relative to the source's folder, and the label of each slice."""
+
+    files: tuple[tuple[Path, bytes], ...]
+    labels: Sequence[int | str | float]
+
+
+def make_study(source: PhantomSource, patient: int) -> Study:
+    """The study of patient number `patient`. It does not depend on the others but by its defect (`find_defect`)."""
+    acquired = _acquire(source, patient, take=0)
+    return Study(tuple(_list_files(source, patient, acquired)), _list_labels(source, acquired))
 
 
 def _list_labels(source: PhantomSource, acquired: Acquired) -> Sequence[int | str | float]:
