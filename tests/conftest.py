@@ -42,7 +42,7 @@ settings.load_profile("house")
 SHARE, LEAST = 5, 4  # the default suite tries one example in SHARE, but LEAST of them where a law has so many
 LAW = "_hypothesis_internal_use_settings"  # what `@settings` writes on a law; there is no public name for it
 
-LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/")
+LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/", "test_inversion_audit.py")
 LOOK_AT_MAPS = ("tests/harmonize/", "tests/evaluation/", "test_points.py")
 LIBRARIES = ("pydicom", "nibabel", "scipy.ndimage", "skimage.measure", "sklearn.linear_model", "matplotlib.figure")
 """What hospitals import while they work: seconds."""

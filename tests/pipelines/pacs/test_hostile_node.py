@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ SENDS_AS = ("PYNETDICOM",)  # the title under which the archive of these tests o
 SLOW = ("silent", "drip", "huge", "command", "no_pdu")
 QUICK = Limits(timeout_s=0.5, answer_s=60, retries=0, most=100, largest_gib=0.001)
 USUAL = Limits(timeout_s=20, answer_s=60, retries=1, most=100, largest_gib=0.001)
+OF_STRANGERS = replace(USUAL, timeout_s=6)  # so long a connection of theirs stays open, and the last test waits for it
 LONGEST = 30  # seconds of one case, on a busy machine
 
 RAW = {
@@ -165,7 +167,7 @@ STRAY = {
 def asked(port: int, where: Path, **listen: Any) -> str:
     """What becomes of a series that the archive sends to us."""
     ours = Listen(port=LISTENING, **{"titles": SENDS_AS, **listen})
-    settings = DicomNode(host="127.0.0.1", port=port, called="good", limits=USUAL, retrieve="move", listen=ours)
+    settings = DicomNode(host="127.0.0.1", port=port, called="good", limits=OF_STRANGERS, retrieve="move", listen=ours)
     with open_archive(settings) as archive:
         return outcome(archive, "fetch", where / "one.dcm", where / "series")
 
