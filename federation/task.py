@@ -67,9 +67,10 @@ class Task:
     regression, whose labels are 0 .. STEPS.
     begun: initial parameters of a new network; parameters that are not in it are drawn at random, all if it is None.
     frozen: tensors that networks use and neither train nor send, as the text transformer of `federation.models.clip`.
+    ordered: whether each class is more than the one before it, as grades are; then losses know the order.
 
     Raises:
-        ValueError: the model is for another kind of task.
+        ValueError: the model is for another kind of task, or the order is of something else than classes.
     """
 
     model: Model
@@ -78,6 +79,7 @@ class Task:
     kind: Kind = "classification"
     begun: Params | None = field(default=None, compare=False, repr=False)
     frozen: Params | None = field(default=None, compare=False, repr=False)
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         model_kind: Kind = getattr(self.model, "kind", "classification")
@@ -89,6 +91,8 @@ class Task:
                 raise ValueError(f"regression has one number an example, found classes {self.classes}: say 1")
         elif model_kind != self.kind:
             raise ValueError(f"the model {what} is for {model_kind}, the task is {self.kind}: choose another of them")
+        if self.ordered and self.kind != "classification":
+            raise ValueError(f"only classes are ordered, and the task is {self.kind}: leave ordered out")
 
     @property
     def spatial(self) -> tuple[int, ...]:
@@ -107,22 +111,32 @@ class Task:
         return module
 
     def objective(self, forward: Forward, batch: Batch) -> Tensor:
-        """The model's own training loss for each example (b,)."""
+        """The training loss for each example (b,)."""
         output = forward(batch.x)
         if not isinstance(output, Output) or batch.y is None:
             raise TypeError(f"a network returns Output and training needs labels, found {type(output).__name__}")
-        return self.model.losses(output, batch.y)
+        return self.losses(output, batch.y)
+
+    def losses(self, output: Output, y: Tensor) -> Tensor:
+        """The model's own loss of each example (b,), of ordered classes plus `ranked_probability_loss`."""
+        losses = self.model.losses(output, y)
+        return losses + ranked_probability_loss(output.logits, y) if self.ordered else losses
 
     def validation(self, forward: Forward, batch: Batch) -> Tensor:
-        """Loss of each example (b,) by `label_loss`, or in segmentation by `overlap_loss`: the same for all methods."""
+        """Loss of each example (b,) by `comparable_loss`: the same for all methods."""
         output = forward(batch.x)
         if not isinstance(output, Output) or batch.y is None:
             raise TypeError(f"a network returns Output and validation needs labels, found {type(output).__name__}")
         return self.comparable_loss(output, batch.y)
 
     def comparable_loss(self, output: Output, y: Tensor) -> Tensor:
-        """The loss of each example (b,) that depends on no model's settings and needs no maps."""
-        return overlap_loss(output, y) if self.kind == "segmentation" else label_loss(output, y)
+        """The loss of each example (b,) that depends on no model's settings and needs no maps: `label_loss`, of ordered
+        classes plus `ranked_probability_loss`, or in segmentation `overlap_loss`.
+        """
+        if self.kind == "segmentation":
+            return overlap_loss(output, y)
+        losses = label_loss(output, y)
+        return losses + ranked_probability_loss(output.logits, y) if self.ordered else losses
 
     def probabilities(self, module: nn.Module, x: Tensor, *, alone: bool = False) -> Tensor:
         """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode; in regression (n, 1), the place
@@ -177,6 +191,19 @@ def cross_entropy(output: Output, y: Tensor) -> Tensor:
     """Cross-entropy of the logits, per example (b,): its mean over pixels if y has any, (b, *spatial)."""
     losses = functional.cross_entropy(output.logits, y, reduction="none")
     return losses.flatten(1).mean(dim=1) if losses.dim() > 1 else losses
+
+
+def ranked_probability_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """How far the probability lies from the true grade, (b,) in [0, C - 1]: the sum over the cuts between grades of
+    (P(grade <= k) - [y <= k])^2. logits: (b, C); y: (b,) in 0 .. C-1.
+
+    It is the ranked probability score (Epstein, Journal of Applied Meteorology 8, 1969), by which Hou, Yu, Samaras
+    (Squared earth mover's distance-based loss for training deep neural networks, 2016) train networks. Like
+    cross-entropy it is proper, so the sum of both is lowest at the true probabilities.
+    """
+    below = logits.softmax(dim=1).cumsum(dim=1)[:, :-1]
+    reached = (y[:, None] <= torch.arange(below.shape[1], device=y.device)).to(below.dtype)
+    return (below - reached).square().sum(dim=1)
 
 
 def overlap_loss(output: Output, y: Tensor) -> Tensor:

@@ -131,8 +131,6 @@ def two_head_losses(task: Task, prior: Tensor) -> Objective:
             raise TypeError(f"fedrod trains two heads on labels, found {type(outputs).__name__}")
         output = outputs.generic
         adjusted = output._replace(logits=output.logits + prior.to(output.logits.dtype))
-        return task.model.losses(adjusted, batch.y) + task.comparable_loss(
-            output._replace(logits=outputs.personal), batch.y
-        )
+        return task.losses(adjusted, batch.y) + task.comparable_loss(output._replace(logits=outputs.personal), batch.y)
 
     return objective

@@ -108,7 +108,7 @@ class PFedMoAP:
         def objective(forward: Forward, batch: Batch) -> Tensor:
             output, trust = cast(tuple[Output, Tensor], forward(batch.x, True))
             seen.append(trust.detach().mean(dim=0)[: len(names) + 1])
-            return site.task.model.losses(output, cast(Tensor, batch.y))
+            return site.task.losses(output, cast(Tensor, batch.y))
 
         gate = {name: self.gate_lr for name, _ in module.named_parameters() if name.startswith("gate.")}
         descent = site.descend(

@@ -86,9 +86,10 @@ def _target_facts(config: Config, site: str) -> dict[str, Json]:
 
 def task_facts(config: Config) -> dict[str, Json]:
     """The task, and packages that training uses; empty for labels 0 and 1 without such packages, so that digests of
-    older runs stay the same.
+    older runs stay the same. Of ordered classes also how their order is learnt, which older runs did not.
     """
     task: dict[str, Json] = {} if config.task == Classification() else {"task": to_plain(config.task)}
+    task |= {"order": "ranked probability"} if config.task.ordered else {}
     return task | code_identity(config.train, config.model)
 
 

@@ -119,7 +119,7 @@ class ModelsDescription:
 
     def task(self, part: Part) -> Task:
         """The task of a part. Raises: ValueError: its network is for the other kind of task."""
-        return Task(part.model, self.inputs, len(self.names), self.kind)
+        return Task(part.model, self.inputs, len(self.names), self.kind, ordered=self.ordered)
 
 
 @dataclass(frozen=True)

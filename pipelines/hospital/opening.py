@@ -42,12 +42,11 @@ class Opening:
     """A run's settings from the introduction, with this hospital's overrides applied.
 
     target: the masks that are learnt; None = labels. protection: None without differential privacy. evaluation_noise:
-    of test histograms, in patients. ordered: whether each class is more than the one before it. recipient: who gets the
-    replies of introduction and training; `sites` if the method, in the coordinator's or this hospital's form, forwards
-    them. begun: what the coordinator says of weights with which networks begin; None = random numbers. secure_sum:
-    whether parameters leave only as words that their sum over hospitals reveals. bound: of an update's norm in such a
-    sum, where nobody else could shorten it. rounds: of the method, over which the learning rate changes. averaged:
-    whether the average of the models over rounds is kept.
+    of test histograms, in patients. recipient: who gets the replies of introduction and training; `sites` if the
+    method, in the coordinator's or this hospital's form, forwards them. begun: what the coordinator says of weights
+    with which networks begin; None = random numbers. secure_sum: whether parameters leave only as words that their sum
+    over hospitals reveals. bound: of an update's norm in such a sum, where nobody else could shorten it. rounds: of the
+    method, over which the learning rate changes. averaged: whether the average of the models over rounds is kept.
     """
 
     algorithm: AnyAlgorithm
@@ -58,7 +57,6 @@ class Opening:
     protection: Protection | None = None
     evaluation_noise: float = 0.0
     target: Target | None = None
-    ordered: bool = False
     recipient: Recipient = "coordinator"
     begun: Mapping[str, Json] | None = None
     secure_sum: bool = False
@@ -92,7 +90,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         model, classes = MODEL.validate_json(json.dumps(facts["model"]), strict=True), whole_of(facts, "classes")
         seed, cohort = whole_of(facts, "seed"), str(facts["cohort"])
         frozen = held_here(hospital, cohort, model) if isinstance(model, Clip) else None
-        task = Task(model, inputs, classes, _find_kind(target, classes), frozen=frozen)
+        ordered = facts.get("ordered") is True
+        task = Task(model, inputs, classes, _find_kind(target, classes), frozen=frozen, ordered=ordered)
         check_start(facts)
         how = facts.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
@@ -137,7 +136,6 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         protection=protection,
         evaluation_noise=evaluation_noise,
         target=target,
-        ordered=facts.get("ordered") is True,
         recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
         begun=as_mapping(facts["start"]) if "start" in facts else None,
         secure_sum=facts.get("secure_sum") is True,

@@ -221,7 +221,8 @@ def parse_ready(data: bytes) -> Ready:
         with permit_packages(read_permitted_packages(facts), unless_set=True):
             model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
             kind = KIND.validate_python(facts.get("kind", "classification"))
-            task = Task(model, tuple(wholes_of(facts, "inputs")), whole_of(facts, "classes"), kind)
+            inputs, ordered = tuple(wholes_of(facts, "inputs")), facts.get("ordered") is True
+            task = Task(model, inputs, whole_of(facts, "classes"), kind, ordered=ordered)
             algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
             refuse_other_code(facts, algorithm, model)
             ours = (PREFIX, SCALED, FIXED)
@@ -244,7 +245,7 @@ def parse_ready(data: bytes) -> Ready:
         return Ready(
             *(module, task, images, source, bool(facts["gland"]), scale, axes, origin, translate),
             names=_read_names(facts, task),
-            ordered=facts.get("ordered") is True,
+            ordered=ordered,
             digest=digest_of(data),
             window=_read_window(facts, task),
             centring=_read_centring(message.tensors.get(CENTRING)),

@@ -165,7 +165,7 @@ class Config:
         model = make_portable_model(model_settings)
         inputs = (model.width,) if isinstance(model, OnFeatures) else self.images.inputs
         frozen = find_clip_tensors(model_settings) if isinstance(model_settings, Clip) else None
-        return Task(model, inputs, classes, self.task.kind, frozen=frozen)
+        return Task(model, inputs, classes, self.task.kind, frozen=frozen, ordered=self.task.ordered)
 
     def method(self, label: str, site: str) -> AnyAlgorithm:
         """A method with one site's overrides."""
