@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from evaluation.choice import primary_measure
-from evaluation.classes import KINDS, class_measure_name
+from evaluation.classes import KINDS, Classes, class_measure_name
 from evaluation.drawing import Picture
 from evaluation.records import Command
 from evaluation.rendering import render_template
@@ -84,6 +84,7 @@ class BenchmarkPage:
     settings: str
     commands: tuple[Command, ...] = ()
     classes: tuple[str, ...] = ()
+    ordered: bool = False
     pictures: tuple[Picture, ...] = ()
 
 
@@ -145,7 +146,9 @@ def list_findings(page: BenchmarkPage) -> tuple[str, ...]:
 def render_benchmark_page(page: BenchmarkPage) -> str:
     """The page, from messages only."""
     order, labels = rank_standings(page), [model.label for model in page.models]
-    single = {class_measure_name(kind, name) for kind in KINDS for name in page.classes}
+    single = {
+        class_measure_name(kind, name) for kind in KINDS for name in Classes(page.classes, page.ordered).scored_parts
+    }
     measures = [name for name in dict.fromkeys(row.measure for row in page.scores) if name not in single]
     return render_template(
         "benchmark.html",

@@ -1,8 +1,10 @@
-"""More than two classes: their names, and the scores of each of them against the rest.
+"""More than two classes: their names, and the scores of each of them against the rest, or of each cut between grades.
 
 Two classes keep their one score row (class 1 against class 0). Of C > 2 classes the AUC and the balanced accuracy are
 means over the classes that can be assessed (`evaluation.support.find_mean_classes`). Each class also has an AUC, a
-sensitivity and a specificity of its own, from this class's images and patients.
+sensitivity and a specificity of its own, from this class's images and patients. If classes are ordered, each cut
+between two of them has these scores instead, of the images from the cut on against those below, and the AUC is the mean
+over cuts (`evaluation.support.find_mean_cuts`).
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from functools import partial
 import numpy as np
 
 from evaluation.histograms import Counts, Floats
-from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY, Measure, auc, sensitivity, specificity
+from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY, Measure, auc, ratio, sensitivity, specificity
 from evaluation.rows import AT_ONE, ScoreRow
-from evaluation.support import compute_class_support
+from evaluation.support import compute_class_support, compute_cut_support
 
 KINDS = (AUC.name, SENSITIVITY.name, SPECIFICITY.name)
 """What each class is scored by."""
@@ -25,7 +27,7 @@ KINDS = (AUC.name, SENSITIVITY.name, SPECIFICITY.name)
 @dataclass(frozen=True)
 class Classes:
     """The classes of a run. names: of the labels 0 .. C-1. ordered: whether a later class is more of the same, as
-    grades are; then the quadratic kappa is reported.
+    grades are; then scores are by cut, and the quadratic kappa and the error in grades are reported.
     """
 
     names: tuple[str, ...] = ("negative", "positive")
@@ -35,6 +37,16 @@ class Classes:
     def several(self) -> tuple[str, ...]:
         """The names of more than two classes; empty for two, which pages do not name."""
         return self.names if len(self.names) > 2 else ()
+
+    @property
+    def scored_parts(self) -> tuple[str, ...]:
+        """The names of what has scores of its own: each of more than two classes, or each cut between ordered ones."""
+        return name_cuts(self.several) if self.ordered else self.several
+
+
+def name_cuts(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of the cuts between ordered classes."""
+    return tuple(f"≥ {name}" for name in names[1:])
 
 
 TWO = Classes()
@@ -120,9 +132,25 @@ def class_measures(names: Sequence[str]) -> tuple[Measure, ...]:
     )
 
 
-def list_mean_classes(rows: Iterable[ScoreRow], names: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+def cut_measures(names: Sequence[str]) -> tuple[Measure, ...]:
+    """AUC, sensitivity and specificity of each cut between ordered classes: all cuts of a kind, then the next kind."""
+    return tuple(
+        Measure(
+            class_measure_name(kind, name),
+            partial(_cut_score, kind=kind, cut=k),
+            rests=partial(compute_cut_support, cut=k),
+        )
+        for kind in KINDS
+        for k, name in enumerate(name_cuts(names))
+    )
+
+
+def list_mean_classes(
+    rows: Iterable[ScoreRow], names: Sequence[str], *, ordered: bool = False
+) -> Mapping[str, tuple[str, ...]]:
     """Test site -> the classes over which its mean AUC and balanced accuracy are taken, by the rule of
-    `support.find_mean_classes`.
+    `support.find_mean_classes`; or the cuts over which its mean AUC is, by that of `support.find_mean_cuts`. names: of
+    `Classes.scored_parts`.
     """
     class_by_measure = {class_measure_name(AUC.name, name): name for name in names}
     rows_by_site = dict[str, list[ScoreRow]]()
@@ -133,7 +161,7 @@ def list_mean_classes(rows: Iterable[ScoreRow], names: Sequence[str]) -> Mapping
     for site, scored in rows_by_site.items():
         rows_by_class = {class_by_measure[r.measure]: r for r in scored if r.method == scored[0].method and r.positives}
         enough = tuple(name for name, row in rows_by_class.items() if row.assessable)
-        classes_by_site[site] = enough if len(enough) > 1 else tuple(rows_by_class)
+        classes_by_site[site] = enough if len(enough) > (0 if ordered else 1) else tuple(rows_by_class)
     return classes_by_site
 
 
@@ -142,3 +170,13 @@ def _class_score(counts: Counts, *, kind: str, label: int) -> Floats:
     if kind == AUC.name:
         return np.asarray(auc(counts.scores[:, label]))
     return (sensitivity if kind == SENSITIVITY.name else specificity)(counts.confusion, positive=label)
+
+
+def _cut_score(counts: Counts, *, kind: str, cut: int) -> Floats:
+    """(1 + B,): one cut's score, of the sample and of its copies."""
+    if kind == AUC.name:
+        return np.asarray(auc(counts.scores[:, cut]))
+    below, above = counts.confusion[:, : cut + 1], counts.confusion[:, cut + 1 :]
+    if kind == SENSITIVITY.name:
+        return ratio(above[..., cut + 1 :].sum(axis=(-2, -1)), above.sum(axis=(-2, -1)))
+    return ratio(below[..., : cut + 1].sum(axis=(-2, -1)), below.sum(axis=(-2, -1)))

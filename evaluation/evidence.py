@@ -25,6 +25,6 @@ def parse_evidence(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *
         return from_noised_errors(tensors, facts, copies=copies, seed=seed)
     if "errors" in tensors:
         return from_errors(tensors)
-    if "noised" in tensors:
+    if "noised" in tensors or "cuts" in tensors:
         return from_noised(tensors, facts, copies=copies, seed=seed)
     return from_overlaps(tensors) if "totals" in tensors else from_tensors(tensors)

@@ -134,17 +134,21 @@ def draw_roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence
 def draw_roc_by_class(
     counts: Mapping[str, Counts], names: Sequence[str], *, order: Sequence[str] = (), part: str = ""
 ) -> Picture:
-    """ROC curves of one site's models, a panel per class against the rest and a line per method.
+    """ROC curves of one site's models, a panel per class against the rest, or per cut between grades, and a line per
+    method.
 
     Args:
         counts: method -> counts of more than two classes.
-        names: of the classes.
+        names: of the classes, or of the cuts.
         order, part: as above.
     """
+    has_cuts = any(model_counts.has_cuts for model_counts in counts.values())
     shown = {name: {m: model_counts.scores[0, c] for m, model_counts in counts.items()} for c, name in enumerate(names)}
     picture = draw_roc_curves(shown, order=order, part=part)
-    caption = "Each class against the rest, on the hospital's own test patients, from histograms of probability."
-    return Picture(picture.title, caption, picture.html.replace("ROC curves by hospital", "ROC curves by class"))
+    what = "Grades from each cut on against those below" if has_cuts else "Each class against the rest"
+    caption = f"{what}, on the hospital's own test patients, from histograms of probability."
+    words = f"ROC curves by {'cut' if has_cuts else 'class'}"
+    return Picture(picture.title, caption, picture.html.replace("ROC curves by hospital", words))
 
 
 def draw_learning_curves(

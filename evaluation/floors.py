@@ -1,9 +1,9 @@
 """Baselines in every table: scores of a predictor that knows the hospital but not the image.
 
 The majority-class baseline gives all images of a hospital one score, the share of positive images in its test set, and
-the most common class. Its AUC and balanced accuracy are 0.5 at each hospital; over the pooled sample of all hospitals
-its AUC shows how much is gained by distinguishing the hospitals. It is a generous baseline: the share is that of the
-test set, not of training.
+the most common class, or of ordered classes the median one. Its AUC and balanced accuracy are 0.5 at each hospital;
+over the pooled sample of all hospitals its AUC shows how much is gained by distinguishing the hospitals. It is a
+generous baseline: the share is that of the test set, not of training.
 
 The baseline of a number is the median guess: the median of the hospital's training labels for every image, which has
 the least mean absolute error of all such guesses. The baseline of segmentation is the mean mask: every image gets the
@@ -19,6 +19,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evaluation.grades import predict_grades
 from evaluation.histograms import ODDS, Counts
 from evaluation.numbers import Errors
 from evaluation.overlap import Overlaps
@@ -28,13 +29,15 @@ from evaluation.scale import cell_of
 
 
 def majority_baseline(counts: Counts) -> Counts:
-    """The same images, all with the sample's share of each class as score and its most common class as prediction.
+    """The same images, all with the sample's share of each class as score, or of what reaches each cut, and its most
+    common class as prediction, or its median one.
 
     The bootstrap copies keep the sample's shares: the prediction does not change with the drawn patients.
     """
     truth = counts.confusion.sum(axis=-1)  # (1 + B, C)
     confusion = np.zeros_like(counts.confusion)
-    confusion[..., int(truth[0].argmax())] = truth
+    shares = truth[:1] / max(truth[0].sum(), 1)
+    confusion[..., int(predict_grades(shares)[0] if counts.has_cuts else truth[0].argmax())] = truth
     scores = np.zeros_like(counts.scores)
     bins, totals = scores.shape[-1], counts.scores.sum(axis=-1)  # (1 + B, K, 2)
     for row, (other, this) in enumerate(totals[0]):

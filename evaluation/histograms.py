@@ -1,10 +1,11 @@
 """Counts that a hospital sends about a model: how many images fall into each bin of predicted probability.
 
 A model's scores on a hospital's test patients become, per class, a histogram on [0, 1] of the images of that class and
-of all others, and a confusion matrix at threshold 0.5 (two classes) or at the largest probability. Besides the sample
-itself there are B copies in which the hospital's *patients* were resampled with replacement (Efron and Tibshirani, An
-Introduction to the Bootstrap, 1993, with the patient as the unit): every interval that the coordinator prints is
-computed from them.
+of all others, and a confusion matrix at threshold 0.5 (two classes) or at the largest probability. Scores of ordered
+classes become, per cut between grades, a histogram of the probability that the grade reaches the cut, and the confusion
+matrix is that of the median grade (`evaluation.grades`). Besides the sample itself there are B copies in which the
+hospital's *patients* were resampled with replacement (Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
+with the patient as the unit): every interval that the coordinator prints is computed from them.
 
 What the copies reveal beyond the histogram: bins that change together across copies belong to the same patient. With
 the seed, and at least as many copies as patients, one can solve for every patient's own histogram; so a
@@ -25,6 +26,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from evaluation.grades import list_rows, predict_labels
 from evaluation.scale import CELLS, cell_of
 
 Ints = NDArray[np.int64]
@@ -45,8 +47,8 @@ class Counts:
     """One model on the test images of one or more sites.
 
     scores: (1 + B, K, 2, bins) images per bin of predicted probability; index 0 is the sample, 1..B its
-        patient-bootstrap copies. K = 1 (class 1) for two classes, else K = C, each class against the rest. The axis of
-        2: (other, this class).
+        patient-bootstrap copies. K = 1 (class 1) for two classes, else K = C, each class against the rest, or of
+        ordered classes K = C - 1, one for each cut. The axis of 2: (other, this class), or (below, from the cut on).
     confusion: (1 + B, C, C) images by [true, predicted] class.
     patients: patients in the sample.
     class_patients: (C,) patients with at least one image of the class.
@@ -71,6 +73,11 @@ class Counts:
         """C, the number of classes."""
         return int(self.confusion.shape[-1])
 
+    @property
+    def has_cuts(self) -> bool:
+        """Whether a score row is a cut between more than two ordered classes."""
+        return bool(2 <= self.scores.shape[1] == self.classes - 1)
+
 
 def count_scores(
     labels: ArrayLike,
@@ -81,6 +88,7 @@ def count_scores(
     seed: int,
     bins: int = BINS,
     site: str = "",
+    ordered: bool = False,
 ) -> Counts:
     """Count the scores of one model on one site's test images, and of its bootstrap copies.
 
@@ -94,6 +102,7 @@ def count_scores(
             pair.
         bins: bins on [0, 1].
         site: the hospital; hospitals that number their patients alike must not draw alike.
+        ordered: whether each class is more than the one before it.
 
     Raises:
         ValueError: naming everything that is wrong with the arguments.
@@ -104,15 +113,15 @@ def count_scores(
     distinct, patient = np.unique(who.astype(np.int64), return_inverse=True)
     weights = np.vstack([np.ones((1, len(distinct)), np.int64), draw_patient_weights(distinct, copies, seed, site)])
     classes = p.shape[1]
-    shown = [1] if classes == 2 else list(range(classes))
-    bin_ = np.minimum((p[:, shown] * bins).astype(np.int64), bins - 1)
-    this = (y[:, None] == np.array(shown)).astype(np.int64)
-    column = (np.arange(len(shown)) * 2 + this) * bins + bin_
-    scores = _tally_weighted(patient[:, None], column, weights, len(shown) * 2 * bins)
-    predicted = (p[:, 1] >= 0.5).astype(np.int64) if classes == 2 else p.argmax(axis=1)
+    shown, this = list_rows(y, p, ordered=ordered)
+    bin_ = np.minimum((shown * bins).astype(np.int64), bins - 1)
+    rows = shown.shape[1]
+    column = (np.arange(rows) * 2 + this) * bins + bin_
+    scores = _tally_weighted(patient[:, None], column, weights, rows * 2 * bins)
+    predicted = predict_labels(p, ordered=ordered)
     confusion = _tally_weighted(patient, y * classes + predicted, weights, classes * classes)
     return Counts(
-        scores.reshape(copies + 1, len(shown), 2, bins),
+        scores.reshape(copies + 1, rows, 2, bins),
         confusion.reshape(copies + 1, classes, classes),
         len(distinct),
         tuple(int(np.unique(who[y == c]).size) for c in range(classes)),
@@ -251,8 +260,10 @@ def _find_format_problems(tensors: Mapping[str, Tensor]) -> list[str]:
     wrong += [f"{n} holds negative numbers" for n, t in sorted(tensors.items()) if t.numel() and int(t.min()) < 0]
     shape = tuple(tensors["shape"].tolist())
     classes = tensors["class_patients"].numel()
-    if len(shape) != 4 or shape[1] != (1 if classes == 2 else classes) or shape[2] != 2 or min(shape) < 1:
-        return [*wrong, f"shape is {shape}, needed is (1 + copies, {1 if classes == 2 else classes}, 2, bins)"]
+    allowed = (1,) if classes == 2 else (classes, classes - 1)
+    if len(shape) != 4 or shape[1] not in allowed or shape[2] != 2 or min(shape) < 1:
+        rows = " or ".join(map(str, allowed))
+        return [*wrong, f"shape is {shape}, needed is (1 + copies, {rows}, 2, bins)"]
     width = shape[1] * shape[2] * shape[3]
     if shape[0] * width > LARGEST:
         return [*wrong, f"shape is {shape}, allowed are {LARGEST} elements"]

@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.histograms import ODDS, Counts, Floats, Ints
-from evaluation.support import Support, compute_support, find_mean_classes
+from evaluation.support import (
+    Support,
+    compute_classes_support,
+    compute_support,
+    find_mean_classes,
+    find_mean_cuts,
+)
 
 
 def auc(scores: Ints | Floats) -> Floats:
@@ -77,6 +83,13 @@ def quadratic_kappa(confusion: Ints | Floats) -> Floats:
     return 1 - ratio((weight * confusion).sum(axis=(-2, -1)), (weight * expected).sum(axis=(-2, -1)))
 
 
+def mean_grade_error(confusion: Ints | Floats) -> Floats:
+    """How many grades predictions of ordered classes are off, (...,): the mean of |true - predicted|."""
+    grade = np.arange(confusion.shape[-1])
+    distance = np.abs(grade[:, None] - grade)
+    return ratio((distance * confusion).sum(axis=(-2, -1)), confusion.sum(axis=(-2, -1)))
+
+
 def brier_score(scores: Ints) -> Floats:
     """Mean squared difference of probability and truth (Brier 1950), (...,).
 
@@ -136,13 +149,19 @@ def _balanced_accuracy(counts: Counts) -> Floats:
 
 
 def _mean_auc(counts: Counts) -> Floats:
-    """(1 + B,): the AUC of class 1, or the mean over the classes of `support.find_mean_classes`."""
+    """(1 + B,): the AUC of class 1, or the mean over the classes of `support.find_mean_classes`, or over the cuts of
+    `support.find_mean_cuts`.
+    """
     each = auc(counts.scores)
-    return np.asarray((each if counts.classes == 2 else each[:, find_mean_classes(counts)]).mean(axis=-1))
+    if counts.classes == 2:
+        return np.asarray(each.mean(axis=-1))
+    return np.asarray(each[:, find_mean_cuts(counts) if counts.has_cuts else find_mean_classes(counts)].mean(axis=-1))
 
 
 def _summed_brier(counts: Counts) -> Floats:
-    """(1 + B,): the Brier score summed over score rows; NaN for noised counts."""
+    """(1 + B,): the Brier score summed over score rows, which of cuts is the ranked probability score (Epstein 1969);
+    NaN for noised counts.
+    """
     return _all_nan(counts) if counts.scale == ODDS else np.asarray(brier_score(counts.scores).sum(axis=-1))
 
 
@@ -158,16 +177,18 @@ def _all_nan(counts: Counts) -> Floats:
     return np.full(1 + counts.copies, np.nan)
 
 
-BALANCED_ACCURACY = Measure("balanced accuracy", _balanced_accuracy)
+BALANCED_ACCURACY = Measure("balanced accuracy", _balanced_accuracy, rests=compute_classes_support)
 ACCURACY = Measure("accuracy", lambda counts: accuracy(counts.confusion))
 AUC = Measure("AUC", _mean_auc)
 BRIER = Measure("Brier score", _summed_brier, higher_is_better=False)
+RANKED_PROBABILITY = Measure("ranked probability score", _summed_brier, higher_is_better=False)
 CALIBRATION = Measure("calibration error", _mean_calibration_error, higher_is_better=False)
 SENSITIVITY = Measure("sensitivity", lambda counts: sensitivity(counts.confusion))
 SPECIFICITY = Measure("specificity", lambda counts: specificity(counts.confusion))
 KAPPA = Measure("quadratic kappa", lambda counts: quadratic_kappa(counts.confusion))
+GRADE_ERROR = Measure("MAE in grades", lambda counts: mean_grade_error(counts.confusion), higher_is_better=False)
 MEASURES = (BALANCED_ACCURACY, AUC, ACCURACY)
-FURTHER = (SENSITIVITY, SPECIFICITY, BRIER, CALIBRATION)
+FURTHER = (SENSITIVITY, SPECIFICITY, BRIER, RANKED_PROBABILITY, CALIBRATION)
 """A second table: scores at the threshold 0.5, and scores of the probabilities themselves."""
 
 

@@ -27,7 +27,14 @@ from torch import Tensor
 
 from evaluation.histograms import LARGEST, ODDS, Counts, Floats, Ints
 from evaluation.layout import compute_layout, spread_over_cells
-from evaluation.noised_classes import Sums, class_bounds, draw_sum_copies, project_sums
+from evaluation.noised_classes import (
+    Sums,
+    class_bounds,
+    draw_cut_copies,
+    draw_sum_copies,
+    project_cuts,
+    project_sums,
+)
 from evaluation.scale import CELLS, HALF, TREE, compute_density, project_onto_simplex, tree_levels
 from evaluation.votes import BINS, Parts, Release, bins_from, split_noise
 
@@ -72,16 +79,16 @@ def from_noised(
     ]
     if wrong:
         raise ValueError("these are no noised counts: " + "; ".join(wrong))
-    how, classes = split_noise(noise, len(class_patients)), len(class_patients)
+    classes, has_cuts = len(class_patients), "cuts" in release.histograms
+    how = split_noise(noise, classes, ordered=has_cuts)
     generator = np.random.default_rng([abs(seed), int(seed < 0), _seed_from_histograms(release)])
     bounds = bins_from(release.levels, patients, class_patients)
     rows = [
         compute_layout(compute_density(tree_levels(levels), patients), edges)
         for levels, edges in zip(release.levels, bounds, strict=True)
     ]
-    sample, draw_copies = (_prepare_two_classes if classes == 2 else _prepare_many_classes)(
-        release, how, patients, class_patients, generator
-    )
+    prepare = _prepare_two_classes if classes == 2 else _prepare_cuts if has_cuts else _prepare_many_classes
+    sample, draw_copies = prepare(release, how, patients, class_patients, generator)
     sums = Sums(
         *(
             np.concatenate([sample_part[None], many])
@@ -91,7 +98,7 @@ def from_noised(
     of_class = _round_to_totals(sums.of_class * (images / patients), np.full(1 + copies, images))
     scores = np.empty((1 + copies, len(rows), 2, CELLS), np.int64)
     for place, row in enumerate(rows):
-        class_images = of_class[:, place if classes > 2 else 1]
+        class_images = of_class[:, place] if classes > 2 and not has_cuts else of_class[:, place + 1 :].sum(axis=1)
         laid = spread_over_cells(sums.pairs[:, place], row)
         scores[:, place, 0], scores[:, place, 1] = (
             _round_cumulatively(laid[:, 0], images - class_images),
@@ -135,6 +142,18 @@ def _prepare_many_classes(
     own_class, rest, confusion = (np.asarray(release.histograms[name], np.float64) for name in NAMES)
     sample = project_sums(own_class, rest, confusion, how, patients, bounds)
     return sample, lambda copies: draw_sum_copies(sample, how, patients, bounds, copies, generator)
+
+
+def _prepare_cuts(
+    release: Release, how: Parts, patients: int, class_patients: tuple[int, ...], generator: np.random.Generator
+) -> tuple[Sums, Again]:
+    """The sums of cuts between ordered classes, projected onto possible ones, and a function that draws their bootstrap
+    copies.
+    """
+    bounds = class_bounds(patients, class_patients)
+    cuts, confusion = (np.asarray(release.histograms[name], np.float64) for name in ("cuts", "confusion"))
+    sample = project_cuts(cuts.reshape(len(cuts), 2, BINS), confusion, how, patients, bounds)
+    return sample, lambda copies: draw_cut_copies(sample, how, patients, bounds, copies, generator)
 
 
 NAMES = ("noised", "rest", "confusion")
@@ -219,9 +238,12 @@ def _seed_from_histograms(release: Release) -> int:
 def _find_shape_problems(release: Release, class_patients: object, copies: int) -> list[str]:
     """Everything that is wrong with histograms and the number of their copies."""
     classes = len(class_patients) if isinstance(class_patients, list | tuple) else 0
-    rows = 1 if classes == 2 else classes
+    has_cuts = classes > 2 and "cuts" in release.histograms
+    rows = 1 if classes == 2 else classes - has_cuts
     needed: dict[str, tuple[int, ...]] = {"noised": (classes, BINS)}
-    if classes > 2:
+    if has_cuts:
+        needed = {"cuts": (rows, 2 * BINS), "confusion": (classes, classes)}
+    elif classes > 2:
         needed |= {"rest": (classes, BINS + 1), "confusion": (classes, classes)}
     wrong = [] if copies >= 0 else [f"copies is {copies}, allowed is 0 or more"]
     arrays = {**release.histograms, "scale": release.levels}

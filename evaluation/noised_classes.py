@@ -1,4 +1,6 @@
-"""The noised histograms of more than two classes: made possible together, and drawn again for bootstrap copies."""
+"""The noised histograms of more than two classes, or of cuts between ordered ones: made possible together, and drawn
+again for bootstrap copies.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ STEPS = 60
 
 
 class Sums(NamedTuple):
-    """Patients by cell. pairs: (..., K, 2, bins) by score row, (other, this) class and bin; confusion: (..., C, C),
-    of two classes not used; of_class: (..., C).
+    """Patients by cell. pairs: (..., K, 2, bins) by score row, (other, this) class or side of a cut, and bin;
+    confusion: (..., C, C), of two classes not used; of_class: (..., C).
     """
 
     pairs: Floats
@@ -93,6 +95,49 @@ def draw_sum_copies(
     parts = zip((own_class, rest, confusion), (how.own, how.rest, how.confusion), strict=True)
     own_class, rest, confusion = (each + noise * generator.standard_normal(each.shape) for each, noise in parts)
     return project_sums(own_class, rest, confusion, how, patients, moved)
+
+
+def project_cuts(cuts: Floats, confusion: Floats, how: Parts, patients: int, bounds: Bounds) -> Sums:
+    """As `project_sums`, of cuts between ordered classes.
+
+    How many patients reach a cut is told by its histogram, as half of all and half the difference of its sides, and by
+    the rows of the confusion; the mean of both is weighted by their exactness. What two neighbouring cuts differ by is
+    a class.
+
+    Args:
+        cuts: (..., C - 1, 2, bins) below and from each cut on; confusion: (..., C, C); both with noise.
+        how: the noise of each.
+    """
+    sides, rows = cuts.sum(axis=-1), confusion.sum(axis=-1)
+    from_above = np.cumsum(rows[..., ::-1], axis=-1)[..., ::-1]
+    told = np.stack(
+        [sides[..., 1] - sides[..., 0], 2 * from_above[..., 1:] - from_above[..., :1]]  # of patients, twice the half
+    )
+    variances = np.array([2 * cuts.shape[-1] * how.own**2, confusion.shape[-1] ** 2 * how.confusion**2])
+    mean = (patients + np.average(told, axis=0, weights=1 / variances if variances.all() else None)) / 2
+    reached = np.concatenate([np.full_like(mean[..., :1], patients), mean, np.zeros_like(mean[..., :1])], axis=-1)
+    of_class = project_within_bounds(reached[..., :-1] - reached[..., 1:], bounds, patients)
+    above = np.cumsum(of_class[..., ::-1], axis=-1)[..., ::-1][..., 1:]
+    totals = np.stack([np.maximum(patients - above, 0.0), above], axis=-1)
+    return Sums(project_onto_simplex(cuts, totals), project_onto_simplex(confusion, of_class), of_class)
+
+
+def draw_cut_copies(
+    sums: Sums, how: Parts, patients: int, bounds: Bounds, copies: int, generator: np.random.Generator
+) -> Sums:
+    """As `draw_sum_copies`, of cuts between ordered classes."""
+    number = generator.multinomial(patients, _normalise_shares(sums.of_class), size=copies)
+    above = np.cumsum(number[:, ::-1], axis=1)[:, ::-1][:, 1:]
+    sides = np.stack([patients - above, above], axis=-1)
+    cuts, confusion = (
+        generator.multinomial(n, _normalise_shares(each)).astype(np.float64)
+        for n, each in ((sides, sums.pairs), (number, sums.confusion))
+    )
+    shift = number - sums.of_class  # other patients were drawn, so other numbers are declared
+    moved = Bounds(*(np.clip(bound + shift, 0, patients) for bound in bounds))
+    cuts = cuts + how.own * generator.standard_normal(cuts.shape)
+    confusion = confusion + how.confusion * generator.standard_normal(confusion.shape)
+    return project_cuts(cuts, confusion, how, patients, moved)
 
 
 def _normalise_shares(counts: Floats) -> Floats:

@@ -24,7 +24,7 @@ M, T, `SURE` and `FLIP` were chosen on splits that no table reports (docs/result
 bootstrap, which chooses on drawn patients and scores on the others, estimates the winner's gain as well, and recommends
 fewer models that help.
 
-The measure is the area under the ROC curve, the mean over classes against the rest.
+The measure is the area under the ROC curve, the mean over classes against the rest, or over cuts of ordered classes.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.grades import list_rows
 from evaluation.histograms import Floats
 
 COMMON, SPREAD = 0.03, 0.02  # M and T
@@ -50,12 +51,13 @@ LEVEL = 0.95
 
 class Validated(NamedTuple):
     """A hospital's validation rows: classes y (n,) and patients (n,), and probabilities (n, C) of each model; of
-    numbers places y in the range, and predicted places (n, 1).
+    numbers places y in the range, and predicted places (n, 1). ordered: whether each class is more than the one before.
     """
 
     y: NDArray[Any]
     patient: NDArray[np.int64]
     probabilities: Mapping[str, Floats]
+    ordered: bool = False
 
     @property
     def are_numbers(self) -> bool:
@@ -138,7 +140,7 @@ def measure_gains(
         own_labels: models that no other hospital had a part in. heads: models on features that no patient of the run
         shaped.
     """
-    y, patient, probabilities = validated
+    y, patient, probabilities, ordered = validated
     if not any(label in probabilities for label in own_labels):
         return Measured("", {})
     own_heads, simple = (
@@ -148,7 +150,9 @@ def measure_gains(
     candidates = own_heads or simple or [label for label in own_labels if label in probabilities]
     weights, number = _draw_weights(patient, copies, seed)
     sizes = [len(np.unique(number[y == c])) for c in np.unique(y)]
-    scores = {label: mean_auc(y, p, weights) for label, p in probabilities.items()}  # (1 + copies,), the sample first
+    scores = {
+        label: mean_auc(y, p, weights, ordered=ordered) for label, p in probabilities.items()
+    }  # (1 + copies,), the sample first
     best = max(candidates, key=lambda label: (np.nan_to_num(scores[label][0], nan=-1.0), -candidates.index(label)))
     rarest = min(sizes) if len(sizes) > 1 else 0
     other_labels = [label for label in probabilities if label not in candidates]
@@ -164,7 +168,10 @@ def score_models(validated: Validated) -> dict[str, float]:
     if validated.are_numbers:
         return {label: 1 - float(np.abs(p[:, 0] - validated.y).mean()) for label, p in validated.probabilities.items()}
     weights = np.ones((len(validated.y), 1))
-    scores = {label: float(mean_auc(validated.y, p, weights)[0]) for label, p in validated.probabilities.items()}
+    scores = {
+        label: float(mean_auc(validated.y, p, weights, ordered=validated.ordered)[0])
+        for label, p in validated.probabilities.items()
+    }
     return {label: score for label, score in scores.items() if math.isfinite(score)}
 
 
@@ -262,20 +269,21 @@ def _draw_weights(patient: NDArray[np.int64], copies: int, seed: int) -> tuple[F
     return weights, number
 
 
-def mean_auc(y: NDArray[np.int64], probabilities: Floats, weights: Floats) -> Floats:
-    """The mean over classes of the area under the ROC curve of a class against the rest, for each column of weights.
+def mean_auc(y: NDArray[np.int64], probabilities: Floats, weights: Floats, *, ordered: bool = False) -> Floats:
+    """The mean over classes of the area under the ROC curve of a class against the rest, for each column of weights; of
+    ordered classes the mean over the cuts between them.
 
-    Classes that the sample lacks are left out; of two classes the second alone counts. NaN where a class has no weight.
+    Classes that the sample lacks, and cuts with all of it on one side, are left out; of two classes the second alone
+    counts. NaN where a class, or a side of a cut, has no weight.
 
     Args:
         y: (n,). probabilities: (n, C). weights: (n, B).
     """
-    present = [c for c in range(probabilities.shape[1]) if 0 < int((y == c).sum()) < len(y)]
-    if probabilities.shape[1] == 2:
-        present = present[-1:]
+    scores, holds = list_rows(y, probabilities, ordered=ordered)
+    present = [k for k, row in enumerate(holds.T) if 0 < int(row.sum()) < len(y)]
     if not present:
         return np.full(weights.shape[1], math.nan)
-    mean: Floats = np.mean([_weighted_auc(y == c, probabilities[:, c], weights) for c in present], axis=0)
+    mean: Floats = np.mean([_weighted_auc(holds[:, k] == 1, scores[:, k], weights) for k in present], axis=0)
     return mean
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from evaluation.at_home import AtHome
 from evaluation.attacks import InversionRow, MembershipRow
 from evaluation.augmented import AugmentedRow
+from evaluation.classes import Classes
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
 from evaluation.harmony import Harmony
@@ -157,12 +158,12 @@ class RunPage:
     reconstruct training images. models: the models that each hospital can use. optimism: by
     hospital, how much the best row on its test patients looks better than it is. spaces:
     method -> the space of images in which it learns, as `harmonize.translate` names it. decisions: which model each
-    hospital should use. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
-    each line closes, where there is an oracle. untreated: the external line over which the gains of other lines are
-    computed. augmented: hospitals' synthetic training images, if any were asked for. others: code from outside this
-    package. at_home: what federated lines gain over the best that hospitals keep to themselves. outliers: of single
-    hospitals in training. merging: how replies were merged, and whether single ones can be judged, in words. number:
-    what is predicted, if that is a number.
+    hospital should use. classes: the names of more than two classes, in their order; ordered: whether each is more than
+    the one before it. shares: how much of the oracle gap each line closes, where there is an oracle. untreated: the
+    external line over which the gains of other lines are computed. augmented: hospitals' synthetic training images, if
+    any were asked for. others: code from outside this package. at_home: what federated lines gain over the best that
+    hospitals keep to themselves. outliers: of single hospitals in training. merging: how replies were merged, and
+    whether single ones can be judged, in words. number: what is predicted, if that is a number.
     """
 
     title: str
@@ -204,11 +205,17 @@ class RunPage:
     outliers: tuple[Outlier, ...] = ()
     merging: str = ""
     number: Number | None = None
+    ordered: bool = False
 
     @property
     def bands(self) -> tuple[str, ...]:
         """Names of what examples are counted by, beside two classes: classes, or bands of the number's range."""
         return self.classes if self.number is None else self.number.bands
+
+    @property
+    def scored_parts(self) -> tuple[str, ...]:
+        """The names of what has scores of its own, beside two classes: classes, or cuts between ordered ones."""
+        return Classes(self.classes, self.ordered).scored_parts
 
 
 @dataclass(frozen=True)
@@ -238,8 +245,9 @@ class SitePage:
     methods noted here during training; warnings: notes that a person should know, in sentences. Neither is on the
     coordinator's page. released: which counts the coordinator receives instead of those on the page. noised: whether
     the coordinator receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without
-    pictures. models, optimism, spaces, decisions, classes, shares: as in `RunPage`, of this hospital. at_home: lines
-    that no other hospital had a part in; home_floors: those of them of which nothing was told. number: as in `RunPage`.
+    pictures. models, optimism, spaces, decisions, classes, ordered, shares: as in `RunPage`, of this hospital. at_home:
+    lines that no other hospital had a part in; home_floors: those of them of which nothing was told. number: as in
+    `RunPage`.
     """
 
     title: str
@@ -277,11 +285,17 @@ class SitePage:
     at_home: tuple[str, ...] = ()
     home_floors: tuple[str, ...] = ()
     number: Number | None = None
+    ordered: bool = False
 
     @property
     def bands(self) -> tuple[str, ...]:
         """As of `RunPage`."""
         return self.classes if self.number is None else self.number.bands
+
+    @property
+    def scored_parts(self) -> tuple[str, ...]:
+        """As of `RunPage`."""
+        return Classes(self.classes, self.ordered).scored_parts
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,10 @@ def render_coordinator_page(page: RunPage) -> str:
         answers=run_answers(page),
         patients=list_patient_records(page.left),
         notes=row_notes(page.scores, page.harmony, page.spaces),
-        measures=_whole_measures(page.scores, page.classes),
+        measures=_whole_measures(page.scores, page.scored_parts),
         further=_further_measures(page.scores),
-        leading=_leading_measures(page.scores, page.structures, page.classes),
-        over=list_mean_classes(page.scores, page.classes),
+        leading=_leading_measures(page.scores, page.structures, page.scored_parts),
+        over=list_mean_classes(page.scores, page.scored_parts, ordered=page.ordered),
         kinds=KINDS,
         floors=FLOORS,
         tested=sites,
@@ -54,7 +54,7 @@ def render_coordinator_page(page: RunPage) -> str:
         held=column_patients(page.scores),
         decided=count_decided_gains(page.scores, primary_measure(page.scores)),
         tables=_unique_in_order(row.method for row in page.scores),
-        weak=weak_rows(_whole_rows(page.scores, page.classes)),
+        weak=weak_rows(_whole_rows(page.scores, page.scored_parts)),
         trainings=max((row.trainings for row in page.scores), default=1),
         over_sites=[p for p in (PRIVATE_MEAN, OVERALL, PUBLIC) if any(row.protocol == p for row in page.scores)],
         totals=compute_totals(page.left, page.statements),
@@ -98,17 +98,17 @@ def _site_values(page: SitePage) -> dict[str, object]:
         "answers": site_answers(page),
         "notes": row_notes(page.scores, page.harmony, page.spaces, page.site),
         "further": _further_measures(page.scores),
-        "measures": _whole_measures(page.scores, page.classes),
+        "measures": _whole_measures(page.scores, page.scored_parts),
         "foreign": False,
-        "leading_measures": _leading_measures(page.scores, page.structures, page.classes),
-        "over": list_mean_classes(page.scores, page.classes),
+        "leading_measures": _leading_measures(page.scores, page.structures, page.scored_parts),
+        "over": list_mean_classes(page.scores, page.scored_parts, ordered=page.ordered),
         "kinds": KINDS,
         "floors": FLOORS,
         "grid": rows_by_column(page.scores),
         "held": column_patients(page.scores),
         "tables": _unique_in_order(row.method for row in page.scores),
         "tested": [page.site],
-        "weak": weak_rows(_whole_rows(page.scores, page.classes)),
+        "weak": weak_rows(_whole_rows(page.scores, page.scored_parts)),
         "totals": compute_totals(page.left, statements),
         "noise": max((row.noise for row in page.scores), default=0.0),
         "statements": statements,
@@ -149,23 +149,23 @@ def select_best_rows(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:
     return tuple(row for row in first if row.value == max(candidate.value for candidate in first))
 
 
-def _leading_measures(rows: Sequence[ScoreRow], structures: Sequence[str], classes: Sequence[str]) -> list[str]:
+def _leading_measures(rows: Sequence[ScoreRow], structures: Sequence[str], parts: Sequence[str]) -> list[str]:
     """The measures of the first table: for several structures those over all of them; for labels not the further
-    ones, nor those of single classes.
+    ones, nor those of single classes or cuts.
     """
     each = {f"{name} {structure}" for name in (DICE.name, HD95.name) for structure in structures}
     each |= {measure.name for measure in FURTHER} | {*AGREEMENT}
-    return [name for name in _whole_measures(rows, classes) if name not in each]
+    return [name for name in _whole_measures(rows, parts) if name not in each]
 
 
-def _whole_measures(rows: Sequence[ScoreRow], classes: Sequence[str]) -> list[str]:
-    """All measures but those of single classes, which have tables of their own."""
-    return _unique_in_order(row.measure for row in _whole_rows(rows, classes))
+def _whole_measures(rows: Sequence[ScoreRow], parts: Sequence[str]) -> list[str]:
+    """All measures but those of single classes or cuts, which have tables of their own."""
+    return _unique_in_order(row.measure for row in _whole_rows(rows, parts))
 
 
-def _whole_rows(rows: Sequence[ScoreRow], classes: Sequence[str]) -> list[ScoreRow]:
-    """All rows but those of single classes."""
-    of_one = {class_measure_name(kind, name) for kind in KINDS for name in classes}
+def _whole_rows(rows: Sequence[ScoreRow], parts: Sequence[str]) -> list[ScoreRow]:
+    """All rows but those of single classes or cuts."""
+    of_one = {class_measure_name(kind, name) for kind in KINDS for name in parts}
     return [row for row in rows if row.measure not in of_one]
 
 

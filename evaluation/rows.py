@@ -19,7 +19,9 @@ MEAN_MASK = "mean mask"
 """Names of the baselines' rows in the tables; no method can have such a name, because of the space."""
 MEDIAN = "median guess"
 FLOORS = (MAJORITY, MEAN_MASK, MEDIAN)
-LOWER_IS_BETTER = frozenset({"MAE", "RMSE", "Brier score", "calibration error"})
+LOWER_IS_BETTER = frozenset(
+    {"MAE", "RMSE", "MAE in grades", "Brier score", "ranked probability score", "calibration error"}
+)
 """Measures that are better where they are lower; HD95 too, by which nothing is ranked."""
 
 

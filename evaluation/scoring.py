@@ -10,10 +10,20 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from evaluation.classes import TWO, Classes, class_measures, list_class_names
+from evaluation.classes import TWO, Classes, class_measures, cut_measures, list_class_names
 from evaluation.histograms import Counts
 from evaluation.intervals import t_interval
-from evaluation.metrics import BRIER, CALIBRATION, KAPPA, MEASURES, SENSITIVITY, SPECIFICITY, Measure
+from evaluation.metrics import (
+    BRIER,
+    CALIBRATION,
+    GRADE_ERROR,
+    KAPPA,
+    MEASURES,
+    RANKED_PROBABILITY,
+    SENSITIVITY,
+    SPECIFICITY,
+    Measure,
+)
 from evaluation.protocols import (
     STANDARD,
     Evidence,
@@ -117,9 +127,9 @@ def _interval_over_trainings(values: Sequence[float]) -> tuple[float, float]:
 
 
 def label_measures(tables: Mapping[str, Table], classes: Classes = TWO) -> tuple[Measure, ...]:
-    """The measures for models that predict labels: of more than two classes those of each class too, and the quadratic
-    kappa where they are ordered. From noised counts, whose few bins are wide, the Brier score and the calibration
-    error would be too inexact.
+    """The measures for models that predict labels: of more than two classes those of each class too, or where they are
+    ordered those of each cut, the quadratic kappa and the error in grades. From noised counts, whose few bins are wide,
+    the Brier score and the calibration error would be too inexact.
     """
     counts = [evidence for table in tables.values() for evidence in table.values() if isinstance(evidence, Counts)]
     number, exact = (
@@ -129,8 +139,11 @@ def label_measures(tables: Mapping[str, Table], classes: Classes = TWO) -> tuple
     probabilities = (BRIER, CALIBRATION) if exact else ()
     if number == 2:
         return (*MEASURES, SENSITIVITY, SPECIFICITY, *probabilities)
-    ordered = (KAPPA,) if classes.ordered else ()
-    return (*MEASURES, *ordered, *probabilities, *class_measures(list_class_names(classes, number)))
+    names = list_class_names(classes, number)
+    if not classes.ordered or not any(site_counts.has_cuts for site_counts in counts):
+        return (*MEASURES, *probabilities, *class_measures(names))
+    ranked = (RANKED_PROBABILITY, CALIBRATION) if exact else ()
+    return (*MEASURES, KAPPA, GRADE_ERROR, *ranked, *cut_measures(names))
 
 
 class Samples(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,9 @@ class Support:
     """The number of images and patients behind a score.
 
     `positives` and `negatives` count images of the rarest score row (two classes: class 1 and class 0; more: of the
-    classes of `find_mean_classes`, the fewest images of a class, and the fewest outside a class);
-    `positive_patients` those of the rarest positive class.
+    classes of `find_mean_classes`, the fewest images of a class, and the fewest outside a class; of cuts those of
+    `find_mean_cuts`, the fewest images from a cut on, and the fewest below);
+    `positive_patients` those of the rarest positive class, or from the highest cut on.
     Noised counts do not contain the number of images of a class, only of its patients: both then count patients.
     `noise`: as in `Counts`; `class_noise`: in a class's number of patients. They describe the measurement, not the
     sample, so they are not compared. For masks (`evaluation.overlap`) both count patients, with and without the
@@ -54,18 +56,17 @@ class Support:
 
 
 def compute_support(counts: Counts) -> Support:
-    """The number of images and patients behind a score of these counts."""
+    """The number of images and patients behind a score of these counts: by cut, where classes are ordered."""
+    if counts.has_cuts:
+        return _join_supports([compute_cut_support(counts, k) for k in np.flatnonzero(find_mean_cuts(counts)).tolist()])
+    return compute_classes_support(counts)
+
+
+def compute_classes_support(counts: Counts) -> Support:
+    """The same behind a mean over classes, whether they are ordered or not."""
     if counts.classes > 2:
         each = [compute_class_support(counts, c) for c in np.flatnonzero(find_mean_classes(counts)).tolist()]
-        return Support(
-            patients=counts.patients,
-            images=each[0].images,
-            positives=min(class_support.positives for class_support in each),
-            negatives=min(class_support.negatives for class_support in each),
-            positive_patients=min(class_support.positive_patients for class_support in each),
-            noise=counts.noise,
-            class_noise=each[0].class_noise,
-        )
+        return _join_supports(each)
     images = counts.scores[0].sum(axis=-1)
     return Support(
         patients=counts.patients,
@@ -78,15 +79,41 @@ def compute_support(counts: Counts) -> Support:
     )
 
 
+def _join_supports(each: Sequence[Support]) -> Support:
+    """The support of a mean over classes or cuts: that of the rarest."""
+    return replace(
+        each[0],
+        positives=min(support.positives for support in each),
+        negatives=min(support.negatives for support in each),
+        positive_patients=min(support.positive_patients for support in each),
+    )
+
+
 def compute_class_support(counts: Counts, label: int) -> Support:
     """The same behind a score of one of more than two classes against the rest."""
-    class_patients, (other, this) = counts.class_patients[label], counts.scores[0, label].sum(axis=-1)
+    return _compute_side_support(counts, counts.class_patients[label], int(counts.confusion[0, label].sum()))
+
+
+def compute_cut_support(counts: Counts, cut: int) -> Support:
+    """The same behind a score of one cut, 0 = below grade 1.
+
+    Patients from the cut on are not counted as such: where patients have images of several grades, this is the least
+    number that their numbers by grade allow.
+    """
+    below, above = counts.class_patients[: cut + 1], counts.class_patients[cut + 1 :]
+    patients = max(*above, counts.patients - sum(below), 0)
+    return _compute_side_support(counts, patients, int(counts.confusion[0, cut + 1 :].sum()))
+
+
+def _compute_side_support(counts: Counts, patients: int, images: int) -> Support:
+    """The support of a score that tells these patients and images from all others."""
+    total = int(counts.confusion[0].sum())
     return Support(
         patients=counts.patients,
-        images=int(counts.confusion[0].sum()),
-        positives=class_patients if counts.noise else int(this),
-        negatives=counts.patients - class_patients if counts.noise else int(other),
-        positive_patients=class_patients,
+        images=total,
+        positives=patients if counts.noise else images,
+        negatives=counts.patients - patients if counts.noise else total - images,
+        positive_patients=patients,
         noise=counts.noise,
         class_noise=counts.noise * math.sqrt(BINS),
     )
@@ -103,3 +130,13 @@ def find_mean_classes(counts: Counts) -> NDArray[np.bool_]:
     is_present = np.asarray(counts.confusion[0].sum(axis=-1) > 0, dtype=np.bool_)
     enough = np.array([compute_class_support(counts, c).assessable() for c in range(counts.classes)], dtype=np.bool_)
     return is_present & enough if (is_present & enough).sum() > 1 else is_present
+
+
+def find_mean_cuts(counts: Counts) -> NDArray[np.bool_]:
+    """(C - 1,): the cuts over which a mean is taken: those that can be assessed; if none can be, those with images on
+    either side, and the mean is not assessable; if there are none, all, and the mean has no value.
+    """
+    each = [compute_cut_support(counts, k) for k in range(counts.classes - 1)]
+    enough = np.array([support.assessable() for support in each], dtype=np.bool_)
+    has_both = np.array([min(support.positives, support.negatives) > 0 for support in each], dtype=np.bool_)
+    return enough if enough.any() else has_both if has_both.any() else np.ones_like(has_both)

@@ -9,7 +9,8 @@ that learnt little or of a rare disease (`SHAPES`). So the AUC of the population
 error of the AUC told, against the exact AUC of the same patients. Without it, of the way that was chosen and of the
 one before: the same, and how often the 95 % interval holds the AUC of the population; by shape, epsilon, patients, and
 share: noise x sqrt(bins) over the patients of the smaller class, by which evaluation judges what is assessable.
-`--classes` does so for the macro AUC of several classes.
+`--classes` does so for the macro AUC of several classes, and `--grades` for the mean AUC of cuts, the quadratic kappa
+and the error in grades of ordered ones.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from scipy import stats
 from evaluation import noised, scale, votes
 from evaluation.histograms import count_scores
 from evaluation.intervals import percentile_interval
-from evaluation.metrics import AUC, auc
+from evaluation.metrics import AUC, GRADE_ERROR, KAPPA, auc
 from evaluation.scale import CELLS, cell_of
 from evaluation.support import NOISE_SHARE, compute_support
 from privacy.dp.accounting import mu_of
@@ -309,6 +310,46 @@ def several(repeats: int) -> None:
         )
 
 
+def grades(repeats: int) -> None:
+    """Scores of ordered classes, of which the lowest has half of the patients; a score and its interval by measure."""
+    measures = (AUC, KAPPA, GRADE_ERROR)
+    print(
+        f"| grades | patients | ε | {' | '.join(f'{m.name}: bias, RMSE | interval' for m in measures)} | assessable |"
+    )
+    for classes, patients, epsilon in itertools.product((3, 5), (200, 600, 2000), EPSILONS):
+        noise, generator = 1.002 / mu_of(epsilon, DELTA), np.random.default_rng([REPORTED, classes, patients])
+        large = count_scores(*graded(generator, classes, 40_000), copies=0, seed=0, ordered=True)
+        errors, held, assessable = np.zeros((repeats, 3)), np.zeros((repeats, 3)), 0
+        for turn in range(repeats):
+            hospital = graded(generator, classes, patients)
+            of_class = held_of(hospital)
+            declared = {"class_patients": of_class, "number": patients, "ordered": True}
+            release = votes.release_histograms(*hospital, noise=noise, add_noise=adding(generator), **declared)
+            told = {"patients": patients, "images": patients, "class_patients": tuple(of_class)}
+            counts = noised.from_noised(release, noise=noise, copies=COPIES, seed=0, **told)
+            exact = count_scores(*hospital, copies=0, seed=0, ordered=True)
+            assessable += compute_support(counts).assessable()
+            for place, measure in enumerate(measures):
+                values, interval = measure.of(counts), percentile_interval(measure.of(counts))
+                errors[turn, place] = values[0] - measure.of(exact)[0]
+                held[turn, place] = interval.low <= measure.of(large)[0] <= interval.high
+        cells = [
+            f"{error.mean():+.3f}, {math.sqrt((error**2).mean()):.3f} | {inside.mean():.2f}"
+            for error, inside in zip(errors.T, held.T, strict=True)
+        ]
+        print(f"| {classes} | {patients} | {epsilon:g} | {' | '.join(cells)} | {assessable / repeats:.2f} |")
+
+
+def graded(generator: np.random.Generator, classes: int, patients: int) -> Hospital:
+    """A hospital with patients of every grade, one image each; a model sees the grade with a deviation of 1.2."""
+    shares = np.full(classes, 0.5 / (classes - 1))
+    shares[0] = 0.5
+    y = np.concatenate([np.arange(classes), generator.choice(classes, patients - classes, p=shares)])
+    seen = y + 1.2 * generator.standard_normal(patients)
+    p = shares * np.exp(-(((seen[:, None] - np.arange(classes)) / 1.2) ** 2) / 2)
+    return Hospital(y, p / p.sum(axis=1, keepdims=True), np.arange(patients))
+
+
 def labelled(generator: np.random.Generator, classes: int, patients: int) -> Hospital:
     """A hospital with patients of every class, one image each; a class's own logit is 1.5 higher."""
     shares = np.full(classes, 0.5 / (classes - 1))
@@ -330,5 +371,6 @@ if __name__ == "__main__":
     line.add_argument("--repeats", type=int, default=24)
     line.add_argument("--choose", action="store_true", help="compare ways of releasing, on other seeds")
     line.add_argument("--classes", action="store_true", help="several classes")
+    line.add_argument("--grades", action="store_true", help="ordered classes")
     asked = line.parse_args()
-    (choose if asked.choose else several if asked.classes else report)(asked.repeats)
+    (choose if asked.choose else several if asked.classes else grades if asked.grades else report)(asked.repeats)

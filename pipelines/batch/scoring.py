@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from evaluation.grades import predict_grades, reach_cuts
 from federation.task import Kind
 from pipelines.batch.captures import CaptureWriter, write_capture
 from pipelines.batch.maps import compute_cams, place_map_on_study, write_map
@@ -172,17 +173,21 @@ def _decide_study(
 
 def _decide_class(ready: Ready, probabilities: Tensor, position: Array) -> tuple[int, tuple[object, ...], Finding]:
     """As `_decide_study`, for several classes: the highest grade of any example, or the class of the mean over
-    examples.
+    examples. An example's grade is the median of its probabilities (`evaluation.grades`); of several with the highest
+    grade that one counts which reaches it most probably.
     """
     if ready.ordered:
-        grade = probabilities.argmax(dim=1)
-        worst = grade == grade.max()
-        top = int(probabilities[:, int(grade.max())].masked_fill(~worst, -1).argmax())
+        reached = torch.from_numpy(reach_cuts(probabilities.double().numpy()))
+        grades = torch.from_numpy(predict_grades(probabilities.double().numpy()))
+        grade = int(grades.max())
+        cut = reached[:, max(grade, 1) - 1].masked_fill(grades < grade, -1)
+        top = int(cut.argmax())
         class_probabilities = probabilities[top]
     else:
         class_probabilities = probabilities.mean(dim=0)
-        top = int(probabilities[:, int(class_probabilities.argmax())].argmax())
-    name = ready.names[int(class_probabilities.argmax())]
+        grade = int(class_probabilities.argmax())
+        top = int(probabilities[:, grade].argmax())
+    name = ready.names[grade]
     row = (name, int(position[top]), *(f"{probability:.6f}" for probability in class_probabilities.tolist()))
     return top, row, Finding(name=name, classes=dict(zip(ready.names, class_probabilities.tolist(), strict=True)))
 

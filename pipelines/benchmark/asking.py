@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from evaluation.evidence import parse_evidence
+from evaluation.histograms import Counts
 from evaluation.numbers import Errors
 from evaluation.overlap import Overlaps
 from evaluation.protocols import Evidence
@@ -149,7 +150,8 @@ def _ask_ingest(conversation: Conversation, files_digest: str, wanted: Wanted) -
 
 def _ask_benchmark(conversation: Conversation, plan: Models, model: Signed, cohort: str) -> Scores:
     """The hospital's reply to the evaluation of a model. Raises: NoAnswer."""
-    digest = conversation.name_question({"cohort": cohort, "copies": plan.copies, "epsilon": plan.epsilon})
+    facts: dict[str, Json] = {"cohort": cohort, "copies": plan.copies, "epsilon": plan.epsilon}
+    digest = conversation.name_question(facts | ({"by": "cut"} if model.ready.ordered else {}))
     question = Benchmark(
         cohort=cohort,
         signature=model.signature,
@@ -168,14 +170,15 @@ def _parse_scores(settings: BenchmarkSettings, model: Signed, reply: Scores) -> 
             raise ValueError("it is of another model")
         evidence = parse_evidence(message.tensors, message.facts, copies=settings.benchmark.copies, seed=settings.seed)
         if _evidence_shape(evidence) != _expected_shape(model, settings.benchmark.copies):
-            raise ValueError(f"it has classes and copies {_evidence_shape(evidence)}")
+            raise ValueError(f"it has masks, cuts, classes and copies {_evidence_shape(evidence)}")
     except ValueError as error:
         raise NoAnswer(BENCHMARK.name, UNEXPECTED) from error
     return evidence
 
 
-def _evidence_shape(evidence: Evidence) -> tuple[bool, int, int]:
-    """Whether masks were scored; classes, without the background of masks; copies of the bootstrap.
+def _evidence_shape(evidence: Evidence) -> tuple[bool, bool, int, int]:
+    """Whether masks were scored, and whether by cuts; classes, without the background of masks; copies of the
+    bootstrap.
 
     Raises:
         ValueError: numbers were scored, which no model of a benchmark predicts.
@@ -185,12 +188,13 @@ def _evidence_shape(evidence: Evidence) -> tuple[bool, int, int]:
     masks = isinstance(evidence, Overlaps)
     return (
         masks,
+        isinstance(evidence, Counts) and evidence.has_cuts,
         len(evidence.class_patients),
         len(evidence.totals if isinstance(evidence, Overlaps) else evidence.scores) - 1,
     )
 
 
-def _expected_shape(model: Signed, copies: int) -> tuple[bool, int, int]:
+def _expected_shape(model: Signed, copies: int) -> tuple[bool, bool, int, int]:
     """As `_evidence_shape`, for a model and the requested copies."""
     masks = model.ready.task.kind == "segmentation"
-    return masks, model.ready.task.classes - masks, copies
+    return masks, model.ready.ordered, model.ready.task.classes - masks, copies

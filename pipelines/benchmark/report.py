@@ -126,6 +126,7 @@ def build_page(
             Command("The page for machines", "benchmark.json and scores.csv, beside it"),
         ),
         classes=ready.names if ready.task.kind == "classification" else (),
+        ordered=ready.ordered,
     )
     return replace(page, pictures=tuple(_draw_pictures(page, tables)))
 

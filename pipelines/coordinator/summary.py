@@ -54,7 +54,7 @@ def results_table(results: Results, root: Path, console: Console) -> None:
         console.print(f"done: {', '.join(results.artifacts)}; artifacts in {root}", highlight=False, soft_wrap=True)
         return
     page = read_page(folder)
-    hidden = ON_THE_PAGE | {class_measure_name(kind, name) for kind in KINDS for name in page.classes}
+    hidden = ON_THE_PAGE | {class_measure_name(kind, name) for kind in KINDS for name in page.scored_parts}
     rows = [row for row in read_scores(folder) if row.measure not in hidden]
     shown = select_figure_sites(rows)
     for measure in dict.fromkeys(row.measure for row in rows):

@@ -35,7 +35,8 @@ def _model(card: Card) -> Iterator[str]:
     yield ""
     yield f"- Digest of the model's file: `{model.digest}`; run `{model.run}`, round {model.round}"
     yield f"- Network: `{json.dumps(model.network)}`, {model.parameters:,} numbers"
-    yield f"- Task: {preparation['task']} into {', '.join(map(str, as_list(preparation['classes'])))}"
+    order = "; they are ordered, and the predicted one is the median" if preparation.get("ordered") is True else ""
+    yield f"- Task: {preparation['task']} into {', '.join(map(str, as_list(preparation['classes'])))}{order}"
     yield f"- Method: `{json.dumps(method.settings)}`. {method.what}"
     if method.calibration:
         yield f"- Calibrated by its hospital: `{json.dumps(method.calibration)}`"

@@ -80,7 +80,7 @@ def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
     if settings.gland and not described.gland:
         problems.append(Problem(("gland",), "the models did not learn from images cut about gland masks; remove it"))
     if settings.threshold is not None and shown_names(described):
-        several = "of more than two classes the most probable is told"
+        several = "of more than two classes the most probable is told, of grades the median"
         masks = "a mask shows the most probable class of each pixel"
         text = f"is for scores; {masks if described.kind == 'segmentation' else several}: remove it"
         problems.append(Problem(("threshold",), text))

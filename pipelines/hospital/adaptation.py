@@ -101,14 +101,20 @@ def read_lines(hospital: Hospital, lines: Sequence[Outside]) -> dict[str, Messag
     return {label: from_bytes(folder.read(name)) for label, name in file_of_line.items() if folder.has(name)}
 
 
-def read_line_evidence(hospital: Hospital, lines: Mapping[str, Message], copies: int) -> Tables:
-    """Exact scores by line, as tables."""
-    home_pair = (hospital.name, hospital.name)
-    return {label: {home_pair: evidence_of(hospital, scores.tensors, copies)} for label, scores in lines.items()}
+def read_line_evidence(
+    hospital: Hospital, lines: Mapping[str, Message], copies: int, *, ordered: bool = False
+) -> Tables:
+    """Exact scores by line, as tables. ordered: as of `evidence_of`."""
+    pair = (hospital.name, hospital.name)
+    return {
+        label: {pair: evidence_of(hospital, scores.tensors, copies, ordered=ordered)} for label, scores in lines.items()
+    }
 
 
-def evidence_of(hospital: Hospital, scores: Mapping[str, Tensor], copies: int) -> Evidence:
-    """Evidence from the stored scores of single patients, with the hospital's own bootstrap copies."""
+def evidence_of(hospital: Hospital, scores: Mapping[str, Tensor], copies: int, *, ordered: bool = False) -> Evidence:
+    """Evidence from the stored scores of single patients, with the hospital's own bootstrap copies. ordered: whether
+    each class is more than the one before it.
+    """
     if (values := read_patient_scores(scores)) is not None:
         return compute_sums(hospital, values, copies)
     y, p, patient = (scores[name].numpy() for name in ("y", "probabilities", "patient"))
@@ -116,4 +122,5 @@ def evidence_of(hospital: Hospital, scores: Mapping[str, Tensor], copies: int) -
         return sum_errors(
             y / STEPS, p[:, 0], patient, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name
         )
-    return count_scores(y, p, patient, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
+    seed = hospital.bootstrap_seed()
+    return count_scores(y, p, patient, copies=copies, seed=seed, site=hospital.name, ordered=ordered)

@@ -83,7 +83,7 @@ def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[
         if noise is not None:
             cut_of(cohort)  # refuses a cohort in which one patient could change another's image
         score_noise = None if noise is None else ScoreNoise(noise.noise_multiplier, cut=None)
-        scores = score_labels(hospital, rows, predicted, question.copies, score_noise)
+        scores = score_labels(hospital, rows, predicted, question.copies, score_noise, ordered=ready.ordered)
     seen = looked_at(question.cohort, dict.fromkeys(SPLITS, SEEN))
     reply = read_reply(BENCHMARK, Message(scores.tensors, {**scores.facts, "model": _digest_in(call)}))
     return Done(reply, describe_event(scores.event), Message({}, seen))

@@ -171,13 +171,14 @@ def _read_lines_at_home(
         {floor.model.method: floor.scores for floor in floors},
         [floor.model.method for floor in floors],
     )
-    heads = {*home_labels}
+    heads, ordered = {*home_labels}, isinstance(question, Report) and question.ordered is True
     for line in _list_lines(question):
         label, name = line["label"], scores_name_of(line)
         if label in filed and folder.has(name):
             scores_by_label[label] = from_bytes(folder.read(name)).tensors
             start = _read_start(hospital, line["train_run"])
             home_labels += [label] if start is not None and is_trained_alone(start.algorithm) else []
+            ordered = ordered or (start is not None and start.task.ordered)
             heads |= {label} if start is not None and is_head(start.algorithm, start.task.model) else set()
     rows, scores = dict[str, Tensor](), dict[str, Floats]()
     for label, tensors in scores_by_label.items():
@@ -190,7 +191,7 @@ def _read_lines_at_home(
         return None
     are_numbers = any(score.shape[1] == 1 for score in scores.values())
     truth = rows["y"].numpy() / STEPS if are_numbers else rows["y"].numpy()
-    return _AtHome(Validated(truth, rows["patient"].numpy(), scores), home_labels, heads)
+    return _AtHome(Validated(truth, rows["patient"].numpy(), scores, ordered), home_labels, heads)
 
 
 def _measure_gains(hospital: Hospital, compared: _AtHome | None) -> Measured:

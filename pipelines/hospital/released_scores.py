@@ -51,17 +51,24 @@ class ScoreNoise(NamedTuple):
 
 
 def score_labels(
-    hospital: Hospital, rows: Rows, probabilities: Tensor, copies: int, noise: ScoreNoise | None = None
+    hospital: Hospital,
+    rows: Rows,
+    probabilities: Tensor,
+    copies: int,
+    noise: ScoreNoise | None = None,
+    *,
+    ordered: bool = False,
 ) -> ReleasedScores:
     """Scores of a model that gives labels.
 
     rows: the patients that are scored. probabilities: (n, classes), a row each. noise: None = exact histograms and
-    confusion counts, in which one patient's part is not bounded.
+    confusion counts, in which one patient's part is not bounded. ordered: whether each class is more than the one
+    before it.
     """
     kept = keep_scores(rows, probabilities)
     tested = Rows(kept["probabilities"], kept["y"], kept["patient"])
     if noise is not None:
-        return add_noise_to_scores(hospital, tested, noise)._replace(kept=kept)
+        return add_noise_to_scores(hospital, tested, noise, ordered=ordered)._replace(kept=kept)
     counts = count_scores(
         tested.y.numpy(),
         tested.x.numpy(),
@@ -69,6 +76,7 @@ def score_labels(
         copies=copies,
         seed=hospital.bootstrap_seed(),
         site=hospital.name,
+        ordered=ordered,
     )
     return ReleasedScores(to_tensors(counts), {}, NON_PRIVATE, kept)
 
@@ -164,11 +172,13 @@ def average_values(values: Sequence[Values]) -> Values:
     return replace(values[0], scores=np.round(mean * GRID) / GRID)
 
 
-def add_noise_to_scores(hospital: Hospital, tested: Rows, noise: ScoreNoise) -> ReleasedScores:
+def add_noise_to_scores(
+    hospital: Hospital, tested: Rows, noise: ScoreNoise, *, ordered: bool = False
+) -> ReleasedScores:
     """Noised histograms, to each of which a patient adds 1 in total. The number of patients is declared public, or,
     with a budget, the released one.
 
-    tested: probabilities as x, and the true classes as y.
+    tested: probabilities as x, and the true classes as y. ordered: as of `score_labels`.
     """
     y, whose, known = tested.y, tested.patient, need_counts(hospital)
     splits, classes = SPLITS if noise.cut is None else ("test",), range(tested.x.shape[1])
@@ -194,6 +204,7 @@ def add_noise_to_scores(hospital: Hospital, tested: Rows, noise: ScoreNoise) -> 
         class_patients=class_patients,
         number=number,
         add_noise=add_noise,
+        ordered=ordered,
     )
     facts: dict[str, Json] = {
         "noise": noise.multiplier,

@@ -231,7 +231,7 @@ def _score_model(
     if not isinstance(made, nn.Module | Tensor):
         raise Refused("malformed_route") from ValueError("an average of scores is for masks; say ensemble")
     probabilities = task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made
-    return score_labels(hospital, rows, probabilities, copies)
+    return score_labels(hospital, rows, probabilities, copies, ordered=task.ordered)
 
 
 def _predict(task: Task, made: Made, x: Tensor) -> list[Tensor]:

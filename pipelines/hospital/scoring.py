@@ -141,7 +141,7 @@ def _score_labels(
         has_guess = question.floor is True and not private and len(splits["train"].y) > 0
         guess = float(splits["train"].y.double().median()) / STEPS if has_guess else None
         return score_numbers(hospital, rows, probabilities, question.copies, noise, guess)
-    return score_labels(hospital, rows, probabilities, question.copies, noise)
+    return score_labels(hospital, rows, probabilities, question.copies, noise, ordered=start.task.ordered)
 
 
 def _score_masks(

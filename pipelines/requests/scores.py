@@ -26,7 +26,7 @@ Numbers = Annotated[
     Shape(axes=3, names="(floor/)?(known|patients|images|class_patients)", whole=True),
 ]
 NoisedHistograms = Annotated[
-    Mapping[str, Tensor], Of.SCORE, Shape(axes=2, names="scale|noised|rest|confusion", whole=False)
+    Mapping[str, Tensor], Of.SCORE, Shape(axes=2, names="scale|noised|rest|confusion|cuts", whole=False)
 ]
 """Of labels, with noise (`evaluation.noised.to_tensors`)."""
 ErrorSums = Annotated[Mapping[str, Tensor], Of.SCORE, Shape(axes=2, names="(floor/)?errors", whole=False)]

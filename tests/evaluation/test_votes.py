@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from evaluation import noised
 from evaluation.classes import Classes
 from evaluation.histograms import count_scores
-from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, KAPPA, auc
+from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, GRADE_ERROR, KAPPA, auc
 from evaluation.noised_classes import Bounds, class_bounds, project_within_bounds
 from evaluation.scale import LEVELS, TREE
 from evaluation.scoring import label_measures
@@ -47,15 +47,16 @@ class Recorded:
 
 
 @settings(deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from([2, 3, 5]), st.integers(1, 30), st.floats(0.1, 20))
-def test_one_patient_changes_all_that_leaves_by_no_more_than_is_booked(seed, classes, patients, noise):
+@given(st.integers(0, 10**6), st.sampled_from([2, 3, 5]), st.booleans(), st.integers(1, 30), st.floats(0.1, 20))
+def test_one_patient_changes_all_that_leaves_by_no_more_than_is_booked(seed, classes, ordered, patients, noise):
     """sum over histograms of (change / noise)^2 <= 1 / noise^2: the release costs no more than one histogram would."""
     y, p, who = hospital(seed, classes, patients + 1)
     fewer = who != np.random.default_rng(seed).integers(0, patients + 1)
     told = Recorded(seed), Recorded(seed)
     for one, chosen in zip(told, (np.ones_like(fewer), fewer), strict=True):
         rows = y[chosen], p[chosen], who[chosen]
-        release_histograms(*rows, noise=noise, class_patients=[9] * classes, number=20, add_noise=one)
+        declared = {"class_patients": [9] * classes, "number": 20, "ordered": ordered}
+        release_histograms(*rows, noise=noise, add_noise=one, **declared)
     assert told[0].noise == told[1].noise
     changes = [np.linalg.norm(a - b) for a, b in zip(told[0].exact, told[1].exact, strict=True)]
     assert max(changes) <= 1 + 1e-9
@@ -63,20 +64,24 @@ def test_one_patient_changes_all_that_leaves_by_no_more_than_is_booked(seed, cla
     assert spent <= (1 + 1e-9) / noise**2
 
 
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("classes", [2, 3, 7])
-def test_all_of_it_costs_what_one_histogram_costs(classes):
+def test_all_of_it_costs_what_one_histogram_costs(classes, ordered):
     told = Recorded(0)
-    release_histograms(*hospital(0, classes), noise=1.5, class_patients=[9] * classes, number=30, add_noise=told)
+    declared = {"class_patients": [9] * classes, "number": 30, "ordered": ordered}
+    release_histograms(*hospital(0, classes), noise=1.5, add_noise=told, **declared)
     events = [Composed(tuple(map(Gaussian, told.noise)))]
     assert compute_cost(events, 1e-5).epsilon == pytest.approx(compute_cost([Gaussian(1.5)], 1e-5).epsilon, rel=1e-6)
-    how = split_noise(1.5, classes)
-    assert told.noise[: LEVELS * (1 if classes == 2 else classes)] == [how.scale] * (len(told.noise) - _after(classes))
+    how = split_noise(1.5, classes, ordered=ordered)
+    rows = _rows(classes, ordered)
+    after = 1 if classes == 2 else rows + 1 if ordered else rows + 2  # histograms after the scale
+    assert told.noise[: LEVELS * rows] == [how.scale] * (len(told.noise) - after)
     assert SelfComposed(Gaussian(how.scale), LEVELS) != Gaussian(how.scale)
 
 
-def _after(classes):
-    """Histograms after the scale."""
-    return 1 if classes == 2 else classes + 2
+def _rows(classes, ordered):
+    """Score rows."""
+    return classes - 1 if ordered or classes == 2 else classes
 
 
 @settings(deadline=None)
@@ -103,42 +108,49 @@ def adding(seed):
     return told
 
 
-def read(sample, *, noise=0.0, seed=0, copies=20):
+def read(sample, *, noise=0.0, seed=0, copies=20, ordered=False):
     y, p, who = sample
     held = [len(np.unique(who[y == c])) for c in range(p.shape[1])]
     number = len(np.unique(who))
-    found = release_histograms(*sample, noise=noise, class_patients=held, number=number, add_noise=adding(seed))
+    declared = {"class_patients": held, "number": number, "ordered": ordered}
+    found = release_histograms(*sample, noise=noise, add_noise=adding(seed), **declared)
     facts = {"noise": noise, "patients": number, "images": len(y), "class_patients": held}
     return noised.from_tensors(noised.to_tensors(found), facts, copies=copies, seed=1)
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(0, 10**6), st.integers(3, 7), st.floats(0, 10), st.integers(1, 4))
-def test_counts_of_several_classes_keep_their_totals(seed, classes, noise, images):
+@given(st.integers(0, 10**6), st.integers(3, 7), st.booleans(), st.floats(0, 10), st.integers(1, 4))
+def test_counts_of_several_classes_keep_their_totals(seed, classes, ordered, noise, images):
     sample = hospital(seed, classes, 25, images)
-    counts = read(sample, noise=noise, copies=3)
+    counts = read(sample, noise=noise, copies=3, ordered=ordered)
+    assert counts.has_cuts == ordered and counts.scores.shape[1] == _rows(classes, ordered)
     assert counts.scores.min() >= 0 and counts.confusion.min() >= 0
     assert (counts.scores.sum(axis=(2, 3)) == len(sample[0])).all()
-    assert np.array_equal(counts.scores[:, :, 1].sum(axis=-1), counts.confusion.sum(axis=-1))
-    assert counts.noise == pytest.approx(split_noise(noise, classes).own)
+    true = counts.confusion.sum(axis=-1)
+    positive = np.cumsum(true[:, ::-1], axis=1)[:, ::-1][:, 1:] if ordered else true
+    assert np.array_equal(counts.scores[:, :, 1].sum(axis=-1), positive)
+    assert counts.noise == pytest.approx(split_noise(noise, classes, ordered=ordered).own)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("classes", [3, 5])
-def test_without_noise_several_classes_are_scored_as_by_exact_counts(classes):
+def test_without_noise_several_classes_are_scored_as_by_exact_counts(classes, ordered):
     sample = hospital(1, classes, 400, 1)
-    ours, theirs = read(sample), count_scores(*sample, copies=0, seed=0)
+    ours, theirs = read(sample, ordered=ordered), count_scores(*sample, copies=0, seed=0, ordered=ordered)
     assert np.array_equal(ours.confusion[0], theirs.confusion[0])
     assert auc(ours.scores[0]) == pytest.approx(auc(theirs.scores[0]), abs=0.01)
-    for measure in (AUC, BALANCED_ACCURACY, ACCURACY, KAPPA):
+    for measure in (AUC, BALANCED_ACCURACY, ACCURACY, KAPPA, GRADE_ERROR):
         assert measure.of(ours)[0] == pytest.approx(measure.of(theirs)[0], abs=0.01)
     assert compute_support(ours) == compute_support(theirs)
 
 
-def test_with_noise_several_classes_are_told_about_as_they_are_and_each_by_itself():
+@pytest.mark.parametrize("ordered", [False, True])
+def test_with_noise_several_classes_are_told_about_as_they_are_and_each_by_itself(ordered):
     sample = hospital(2, 4, 1200, 1)
-    ours, theirs = read(sample, noise=1.4, copies=100), count_scores(*sample, copies=0, seed=0)
+    ours = read(sample, noise=1.4, copies=100, ordered=ordered)
+    theirs = count_scores(*sample, copies=0, seed=0, ordered=ordered)
     assert find_mean_classes(ours).all()
-    for measure in label_measures({"m": {("a", "a"): ours}}, Classes(("a", "b", "c", "d"), ordered=True)):
+    for measure in label_measures({"m": {("a", "a"): ours}}, Classes(("a", "b", "c", "d"), ordered=ordered)):
         values, exact = measure.of(ours), measure.of(theirs)[0]
         assert values[0] == pytest.approx(exact, abs=0.08), measure.name
         assert 0 < np.std(values[1:]) < 0.08, measure.name

@@ -13,6 +13,9 @@ import torch
 import yaml
 from harmonized_run import settings as harmonized
 
+from evaluation.votes import BINS
+from pipelines.hospital import released_scores
+from pipelines.hospital.hospital import Hospital
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import validate_settings
 from pipelines.models.file import read_ready
@@ -21,6 +24,9 @@ from pipelines.predict import main as predict
 from pipelines.run import main
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
+from privacy.dp.access import Rows
+from privacy.dp.events import Gaussian, Part, compose_events
+from privacy.dp.mechanisms import vote_histogram
 from privacy.message import from_file
 
 
@@ -52,20 +58,29 @@ def test_every_class_is_read_told_and_scored(done: Path) -> None:
         assert sum(facts["classes"]) == facts["images"] and len(facts["classes"]) == len(GRADE_GROUPS)
         assert facts["positives"] == sum(facts["classes"][1:])
     for path in artifact(done, "evaluate").rglob("*.safetensors"):
-        assert from_file(path).tensors["confusion"].shape[1:] == (6, 6)
+        tensors = from_file(path).tensors
+        assert tensors["confusion"].shape[1:] == (6, 6) and tensors["shape"].tolist()[1] == 5, "a row for each cut"
+    rows = json.loads((artifact(done, "report") / "scores.json").read_text())
+    measures = {row["measure"] for row in rows}
+    assert {"quadratic kappa", "MAE in grades", "ranked probability score", "AUC ≥ gg5"} <= measures
+    assert not {"Brier score", "AUC gg5", "AUC ≥ none"} & measures
+    for page in (done / "report.html", done / "sites" / "a" / "report.html"):
+        assert "of each cut between grades" in page.read_text()
 
 
-def test_a_ready_model_names_its_classes_and_predicts_the_highest_grade(done: Path, tmp_path: Path, capsys) -> None:
+def test_a_ready_model_names_its_classes_and_predicts_the_median_of_the_highest_grade(
+    done: Path, tmp_path: Path, capsys
+) -> None:
     file = done / "sites" / "a" / "ready" / "moments.safetensors"
     ready = read_ready(file)
-    assert ready.names == GRADE_GROUPS and ready.ordered and ready.task.classes == 6
+    assert ready.names == GRADE_GROUPS and ready.ordered and ready.task.ordered and ready.task.classes == 6
     (images,) = (done / "sites" / "a" / "phantom").glob("*/images")
     assert predict([str(file), str(images), "--no-gland", "--out", str(tmp_path)]) == 0
     rows = list(csv.DictReader((tmp_path / "predictions.csv").open()))
     assert len(rows) == 16 and {row["class"] for row in rows} <= set(GRADE_GROUPS)
     for row in rows:
         chances = torch.tensor([float(row[f"p_{name}"]) for name in GRADE_GROUPS])
-        assert row["class"] == GRADE_GROUPS[int(chances.argmax())]
+        assert row["class"] == GRADE_GROUPS[int((chances.flip(0).cumsum(0)[:-1] >= 0.5).sum())]
         assert float(chances.sum()) == pytest.approx(1, abs=1e-5)
     counted = {name: sum(row["class"] == name for row in rows) for name in GRADE_GROUPS}
     said = "".join(capsys.readouterr())
@@ -90,7 +105,11 @@ def test_a_private_run_counts_each_patient_once_and_scores_every_class(finished_
             assert len(cells) == 6 and facts["splits"][split]["patients"] == sum(cells)
             assert facts["splits"][split]["classes"] == cells
     rows = json.loads((artifact(done, "report") / "scores.json").read_text())
-    assert {"AUC", "quadratic kappa"} <= {row["measure"] for row in rows if row["method"] == "moments"}
+    measures = {row["measure"] for row in rows if row["method"] == "moments"}
+    assert {"AUC", "quadratic kappa", "MAE in grades", "AUC ≥ gg5", "sensitivity ≥ gg1"} <= measures
+    assert "ranked probability score" not in measures, "eight bins tell too little of a probability"
+    for path in artifact(done, "evaluate").rglob("*.safetensors"):
+        assert set(from_file(path).tensors) == {"scale", "cuts", "confusion"}
 
 
 def test_harmonization_keeps_the_first_class_apart_from_the_others(finished_run) -> None:
@@ -171,3 +190,23 @@ def test_one_class_and_another_counting_at_one_hospital_are_told_at_once(
     assert main([str(tmp_path / "tables.yaml"), "--until", "ingest"]) == 0
     heard = capsys.readouterr().err
     assert told in heard and bool(told) == ("another number" in heard or "one class only" in heard)
+
+
+def test_histograms_of_cuts_have_the_noise_that_is_told_and_booked_and_nothing_else_leaves(tmp_path, monkeypatch):
+    """Of each histogram one Gaussian event of its own noise, together as much as one histogram costs."""
+    seen = []
+
+    def record(votes, *, noise_multiplier):
+        seen.append((votes, noise_multiplier))
+        return vote_histogram(votes, noise_multiplier=noise_multiplier)
+
+    monkeypatch.setattr(released_scores, "vote_histogram", record)
+    hospital = Hospital("a", tmp_path, None, lambda: "2026-01-01T00:00:00")
+    rows = Rows(torch.zeros(8, 1), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
+    p = torch.rand(8, 4, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
+    scores = released_scores.score_labels(hospital, rows, p, 20, released_scores.ScoreNoise(3.0, "cut"), ordered=True)
+    assert set(scores.tensors) == {"scale", "cuts", "confusion"} and scores.tensors["cuts"].shape == (3, 2 * BINS)
+    assert all(votes.sum(dim=1).tolist() == [2, 2, 2, 2] for votes, _ in seen)
+    events = compose_events([Gaussian(noise) for _, noise in seen])
+    assert scores.event == compose_events([hospital.counts, Part("cut", "test", events)])
+    assert sum(noise**-2 for _, noise in seen) == pytest.approx(3.0**-2)

@@ -163,7 +163,7 @@ def _draw_rocs(
         }
         return [draw_roc_curves(shown, order=order, part=part)]
     return [
-        draw_roc_by_class(lines, classes.names, order=order, part=f", {site}{part}")
+        draw_roc_by_class(lines, classes.scored_parts, order=order, part=f", {site}{part}")
         for site, lines in counts_by_site.items()
     ]
 

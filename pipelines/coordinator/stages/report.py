@@ -95,8 +95,7 @@ def settings(world: World) -> Json:
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Compute every score, have every site write its page and list its releases, and write the coordinator's page."""
-    config = world.config
-    cohorts = read_counts(inputs["ingest"])
+    config, cohorts = world.config, read_counts(inputs["ingest"])
     trained = [read_trained(inputs["train"], label) for label in config.train.methods]
     evaluated = _read_evaluated(config, inputs.get("evaluate"))
     tables = evaluated.tables
@@ -161,6 +160,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         outliers=tuple(list_outliers(world, trained)),
         merging=describe_merging(world, trained),
         number=number,
+        ordered=config.task.ordered,
     )
     _write_page(page, everybody, out)
     return {"report": PAGE, "scores": len(rows)}

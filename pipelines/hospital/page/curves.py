@@ -74,7 +74,7 @@ def _draw_calibrations(site: str, scores: PageScores, question: Report, words: W
     """
     order, names = _method_order(question), scores.classes.several
     chosen = _select_counts(site, scores, question.reference)
-    shown: dict[str, dict[str, Ints]] = {name: {} for name in names} if names else {site: {}}
+    shown: dict[str, dict[str, Ints]] = {name: {} for name in scores.classes.scored_parts or (site,)}
     for method, counts in chosen.items():
         for row, panel in enumerate(shown):
             shown[panel][method] = counts.scores[:, row]
@@ -113,9 +113,9 @@ def _select_counts(site: str, scores: PageScores, reference: str | None) -> dict
 
 
 def _draw_rocs(site: str, scores: PageScores, question: Report) -> list[Picture]:
-    """ROC curves of each method here, of more than two classes by class."""
+    """ROC curves of each method here, of more than two classes by class, or by cut."""
     home_counts = {method: table[site, site] for method, table in scores.tables.items()}
-    order, names = _method_order(question), scores.classes.several
+    order, names = _method_order(question), scores.classes.scored_parts
     lines = {method: counts for method, counts in home_counts.items() if isinstance(counts, Counts)}
     groups = split_names([name for name in order if name in lines], question.reference or "")
     if names:

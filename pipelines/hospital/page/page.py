@@ -157,15 +157,14 @@ def _build_page(
     """All but what the ledger says. run: as the call names it, within bounds. losses: epsilon by conversation."""
     cohort, methods, copies = scope.cohort, scope.methods, question.copies
     variants, structures = value_or_none(question.variants) or [], _list_structures(question)
-    of_lines = read_line_evidence(hospital, scope.lines, copies)
-    pair = (hospital.name, hospital.name)
-    at_home = {floor.model.method: {pair: evidence_of(hospital, floor.scores, copies)} for floor in floors}
-    tables = {**_read_tables(hospital, [*methods, *variants], copies), **of_lines, **at_home}
+    classes, at_home = Classes(label_names(cohort), question.ordered is True), [floor.model.method for floor in floors]
+    tables = _read_tables(hospital, [*methods, *variants], copies, ordered=classes.ordered)
+    tables |= read_line_evidence(hospital, scope.lines, copies, ordered=classes.ordered)
+    tables |= _score_floors(hospital, floors, copies, ordered=classes.ordered)
     if any(
         isinstance(evidence, Overlaps) != bool(structures) for table in tables.values() for evidence in table.values()
     ):
         raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
-    classes = Classes(label_names(cohort), question.ordered is True)
     number = None if structures else _read_number(cohort)
     scored = _choose_measures(structures, classes, number, tables)
     models = (*list_usable_models(hospital, question.methods, variants), *(floor.model for floor in floors))
@@ -216,6 +215,7 @@ def _build_page(
         at_home=(*at_home, *list_lines_alone(hospital, [*methods, *variants])),
         home_floors=tuple(at_home),
         number=number,
+        ordered=classes.ordered,
     )
 
 
@@ -353,8 +353,18 @@ def split_counts(cohort: Cohort, splits: Sequence[str] = SPLITS) -> list[SplitCo
     return counts
 
 
+def _score_floors(
+    hospital: Hospital, floors: Sequence[HomeFloor], copies: int, *, ordered: bool
+) -> dict[str, dict[tuple[str, str], Evidence]]:
+    """Evidence of the lines that this hospital learnt at home for its page alone."""
+    pair = (hospital.name, hospital.name)
+    return {
+        floor.model.method: {pair: evidence_of(hospital, floor.scores, copies, ordered=ordered)} for floor in floors
+    }
+
+
 def _read_tables(
-    hospital: Hospital, lines: Sequence[TableLine], copies: int
+    hospital: Hospital, lines: Sequence[TableLine], copies: int, *, ordered: bool
 ) -> dict[str, dict[tuple[str, str], Evidence]]:
     """Evidence of this hospital's own models on its own test patients, from the scores that it kept; and of the floor,
     where it was kept beside.
@@ -367,7 +377,7 @@ def _read_tables(
         if not folder.has(name):
             continue  # the central baseline: no model of this hospital's own
         tensors = from_bytes(folder.read(name)).tensors
-        tables[line["label"]] = {home_pair: evidence_of(hospital, tensors, copies)}
+        tables[line["label"]] = {home_pair: evidence_of(hospital, tensors, copies, ordered=ordered)}
         low = low or read_patient_scores(tensors, FLOOR)
         guess = guess or {n.removeprefix(FLOOR): t for n, t in tensors.items() if n.startswith(f"{FLOOR}prob")}
         guess = {**guess, "y": tensors["y"], "patient": tensors["patient"]} if guess else guess
