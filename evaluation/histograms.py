@@ -51,7 +51,7 @@ class Counts:
         ordered classes K = C - 1, one for each cut. The axis of 2: (other, this class), or (below, from the cut on).
     confusion: (1 + B, C, C) images by [true, predicted] class.
     patients: patients in the sample.
-    class_patients: (C,) patients with at least one image of the class.
+    class_patients: (C,) patients with at least one image of the class, or of ordered classes by their highest.
     noise: standard deviation of the noise that was in each bin, in patients (`evaluation.noised`); 0 = counted.
     scale: of the bins; of noised counts the odds.
     """
@@ -124,8 +124,18 @@ def count_scores(
         scores.reshape(copies + 1, rows, 2, bins),
         confusion.reshape(copies + 1, classes, classes),
         len(distinct),
-        tuple(int(np.unique(who[y == c]).size) for c in range(classes)),
+        count_class_patients(y, who, classes, ordered=ordered),
     )
+
+
+def count_class_patients(y: Ints, patients: Ints, classes: int, *, ordered: bool) -> tuple[int, ...]:
+    """(C,): patients with at least one image of each class; of ordered classes those of whom it is the highest."""
+    if ordered and classes > 2:
+        distinct, place = np.unique(patients, return_inverse=True)
+        highest = np.zeros(len(distinct), np.int64)
+        np.maximum.at(highest, place, y)
+        return tuple(np.bincount(highest, minlength=classes).tolist())
+    return tuple(int(np.unique(patients[y == c]).size) for c in range(classes))
 
 
 def pool_counts(counts: Sequence[Counts]) -> Counts:

@@ -30,6 +30,7 @@ from evaluation.layout import compute_layout, spread_over_cells
 from evaluation.noised_classes import (
     Sums,
     class_bounds,
+    cut_bounds,
     draw_cut_copies,
     draw_sum_copies,
     project_cuts,
@@ -66,7 +67,7 @@ def from_noised(
         release: what the hospital sent.
         noise: standard deviation of the noise of one histogram that would cost as much as all of them, in patients.
         patients, images: in the test split; each patient has at least one image.
-        class_patients: patients with at least one image of each class.
+        class_patients: patients with at least one image of each class, or of ordered ones by their highest.
         copies: B, how many bootstrap copies.
         seed: with the histograms it fixes the copies.
 
@@ -150,7 +151,7 @@ def _prepare_cuts(
     """The sums of cuts between ordered classes, projected onto possible ones, and a function that draws their bootstrap
     copies.
     """
-    bounds = class_bounds(patients, class_patients)
+    bounds = cut_bounds(patients, class_patients)
     cuts, confusion = (np.asarray(release.histograms[name], np.float64) for name in ("cuts", "confusion"))
     sample = project_cuts(cuts.reshape(len(cuts), 2, BINS), confusion, how, patients, bounds)
     return sample, lambda copies: draw_cut_copies(sample, how, patients, bounds, copies, generator)

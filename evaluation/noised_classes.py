@@ -39,6 +39,14 @@ def class_bounds(patients: int, class_patients: tuple[int, ...]) -> Bounds:
     return Bounds(np.maximum(0.0, patients - (most.sum() - most)), most)
 
 
+def cut_bounds(patients: int, class_patients: tuple[int, ...]) -> Bounds:
+    """The bounds that the declared numbers of patients by their highest grade allow: a patient may have images of every
+    grade up to it, and counts in equal parts.
+    """
+    most = np.cumsum(np.array(class_patients, dtype=np.float64)[::-1])[::-1]
+    return Bounds(np.zeros_like(most), np.minimum(most, patients))
+
+
 def project_sums(own_class: Floats, rest: Floats, confusion: Floats, how: Parts, patients: int, bounds: Bounds) -> Sums:
     """The nearest sums that agree: no cell negative, `patients` in all, each class with one number of patients.
 

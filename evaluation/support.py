@@ -95,13 +95,8 @@ def compute_class_support(counts: Counts, label: int) -> Support:
 
 
 def compute_cut_support(counts: Counts, cut: int) -> Support:
-    """The same behind a score of one cut, 0 = below grade 1.
-
-    Patients from the cut on are not counted as such: where patients have images of several grades, this is the least
-    number that their numbers by grade allow.
-    """
-    below, above = counts.class_patients[: cut + 1], counts.class_patients[cut + 1 :]
-    patients = max(*above, counts.patients - sum(below), 0)
+    """The same behind a score of one cut, 0 = below grade 1. A patient reaches it with one image from it on."""
+    patients = sum(counts.class_patients[cut + 1 :])
     return _compute_side_support(counts, patients, int(counts.confusion[0, cut + 1 :].sum()))
 
 

@@ -94,8 +94,9 @@ def release_histograms(
         probabilities: (n, C), rows sum to 1.
         patients: (n,) int, the patient of each image.
         noise: the standard deviation of the one histogram that would cost as much as all of it.
-        number, class_patients: of test patients, and of those with an image of each class, as they are declared: bins
-        follow from them and from noised counts only. add_noise: adds the noise, and records that it did.
+        number, class_patients: of test patients, and of those with an image of each class (of ordered ones by their
+            highest), as they are declared: bins follow from them and from noised counts only.
+        add_noise: adds the noise, and records that it did.
         ordered: whether each class is more than the one before it.
 
     Returns:

@@ -40,8 +40,8 @@ class Output(NamedTuple):
 class Model(Protocol):
     """Settings that build a network. Its parts are named `stem`, `blocks.k`, `head`, so that methods can split it.
 
-    A segmentation model has an attribute `kind`. A model of labels that can also give one number an example has an
-    attribute `numbers`, which is True.
+    A segmentation model has an attribute `kind`. A model of labels that can also give one number an example, because
+    its loss is `label_loss`, has an attribute `numbers`, which is True.
     """
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
@@ -118,9 +118,13 @@ class Task:
         return self.losses(output, batch.y)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
-        """The model's own loss of each example (b,), of ordered classes plus `ranked_probability_loss`."""
-        losses = self.model.losses(output, y)
-        return losses + ranked_probability_loss(output.logits, y) if self.ordered else losses
+        """The model's own loss of each example (b,). Of ordered classes `ranked_probability_loss` takes its place where
+        it is `label_loss`, as an attribute `numbers` tells, and is added to a loss of another kind.
+        """
+        if not self.ordered:
+            return self.model.losses(output, y)
+        ranked = ranked_probability_loss(output.logits, y)
+        return ranked if getattr(self.model, "numbers", False) is True else ranked + self.model.losses(output, y)
 
     def validation(self, forward: Forward, batch: Batch) -> Tensor:
         """Loss of each example (b,) by `comparable_loss`: the same for all methods."""
@@ -131,12 +135,11 @@ class Task:
 
     def comparable_loss(self, output: Output, y: Tensor) -> Tensor:
         """The loss of each example (b,) that depends on no model's settings and needs no maps: `label_loss`, of ordered
-        classes plus `ranked_probability_loss`, or in segmentation `overlap_loss`.
+        classes `ranked_probability_loss`, or in segmentation `overlap_loss`.
         """
         if self.kind == "segmentation":
             return overlap_loss(output, y)
-        losses = label_loss(output, y)
-        return losses + ranked_probability_loss(output.logits, y) if self.ordered else losses
+        return ranked_probability_loss(output.logits, y) if self.ordered else label_loss(output, y)
 
     def probabilities(self, module: nn.Module, x: Tensor, *, alone: bool = False) -> Tensor:
         """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode; in regression (n, 1), the place
@@ -199,7 +202,7 @@ def ranked_probability_loss(logits: Tensor, y: Tensor) -> Tensor:
 
     It is the ranked probability score (Epstein, Journal of Applied Meteorology 8, 1969), by which Hou, Yu, Samaras
     (Squared earth mover's distance-based loss for training deep neural networks, 2016) train networks. Like
-    cross-entropy it is proper, so the sum of both is lowest at the true probabilities.
+    cross-entropy it is proper: it is expected to be lowest at the true probabilities.
     """
     below = logits.softmax(dim=1).cumsum(dim=1)[:, :-1]
     reached = (y[:, None] <= torch.arange(below.shape[1], device=y.device)).to(below.dtype)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.histograms import Floats, Ints, count_scores, to_tensors
+from evaluation.histograms import Floats, Ints, count_class_patients, count_scores, to_tensors
 from evaluation.masks import GRID, Values
 from evaluation.noised import to_tensors as noised_tensors
 from evaluation.numbers import Errors, release_errors, sum_errors
@@ -181,10 +181,10 @@ def add_noise_to_scores(
     tested: probabilities as x, and the true classes as y. ordered: as of `score_labels`.
     """
     y, whose, known = tested.y, tested.patient, need_counts(hospital)
-    splits, classes = SPLITS if noise.cut is None else ("test",), range(tested.x.shape[1])
+    splits, classes = SPLITS if noise.cut is None else ("test",), tested.x.shape[1]
     each = None if known is None else [known.of_classes(split) for split in splits]
     class_patients = (
-        [len(torch.unique(whose[y == label])) for label in classes]
+        list(count_class_patients(y.numpy(), whose.numpy(), classes, ordered=ordered))
         if each is None
         else [*map(sum, zip(*each, strict=True))]
     )

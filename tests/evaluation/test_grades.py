@@ -15,8 +15,9 @@ from evaluation import protocols, records
 from evaluation.classes import KINDS, Classes, class_measure_name, list_mean_classes, name_cuts
 from evaluation.floors import add_floor, majority_baseline
 from evaluation.grades import list_rows, predict_grades, predict_labels, reach_cuts
-from evaluation.histograms import count_scores, from_tensors, pool_counts, to_tensors
+from evaluation.histograms import count_class_patients, count_scores, from_tensors, pool_counts, to_tensors
 from evaluation.metrics import AUC, BALANCED_ACCURACY, GRADE_ERROR, KAPPA, RANKED_PROBABILITY
+from evaluation.noised_classes import cut_bounds
 from evaluation.recommendation import mean_auc
 from evaluation.report import render_coordinator_page, render_site_page
 from evaluation.scoring import label_measures, score_rows
@@ -106,16 +107,28 @@ def test_a_mean_is_over_the_cuts_that_can_be_assessed():
     assert np.isnan(AUC.of(counted(3, (9, 0, 0, 0)))).all()
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=20), st.integers(0, 2))
-def test_patients_from_a_cut_on_are_never_said_to_be_more_than_they_are(images, cut):
-    """images: (patient, grade) of each. Where each patient has one grade the number is exact."""
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=20))
+def test_a_patient_reaches_a_cut_with_one_image_from_it_on(images):
+    """images: (patient, grade) of each."""
     who, y = map(np.array, zip(*images, strict=True))
     counts = count_scores(y, np.full((len(y), 4), 0.25), who, copies=0, seed=0, ordered=True)
-    true = len(np.unique(who[y > cut]))
-    said = compute_cut_support(counts, cut).positive_patients
-    assert said <= true
-    if all(len(np.unique(y[who == one])) == 1 for one in np.unique(who)):
-        assert said == true
+    assert sum(counts.class_patients) == counts.patients
+    for cut in range(3):
+        held = compute_cut_support(counts, cut)
+        assert held.positive_patients == len({patient for patient, grade in images if grade > cut})
+        assert (held.positives, held.negatives) == (int((y > cut).sum()), int((y <= cut).sum()))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6), st.integers(3, 6))
+def test_bounds_of_grades_hold_for_patients_with_images_of_several(seed, classes):
+    """A patient counts in equal parts of their images, and the declared numbers go by the highest."""
+    rng = np.random.default_rng(seed)
+    y, who = rng.integers(0, classes, 60), rng.integers(0, 20, 60)
+    by_highest = count_class_patients(y, who, classes, ordered=True)
+    bounds = cut_bounds(len(np.unique(who)), by_highest)
+    parts = np.array([[np.mean(y[who == one] == c) for c in range(classes)] for one in np.unique(who)]).sum(axis=0)
+    assert (bounds.least <= parts).all() and (parts <= bounds.most + 1e-9).all()
 
 
 def test_counts_by_cut_are_sent_pooled_and_not_mixed_with_counts_by_class():

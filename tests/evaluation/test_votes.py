@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evaluation import noised
 from evaluation.classes import Classes
-from evaluation.histograms import count_scores
+from evaluation.histograms import count_class_patients, count_scores
 from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, GRADE_ERROR, KAPPA, auc
 from evaluation.noised_classes import Bounds, class_bounds, project_within_bounds
 from evaluation.scale import LEVELS, TREE
@@ -110,7 +110,7 @@ def adding(seed):
 
 def read(sample, *, noise=0.0, seed=0, copies=20, ordered=False):
     y, p, who = sample
-    held = [len(np.unique(who[y == c])) for c in range(p.shape[1])]
+    held = list(count_class_patients(y, who, p.shape[1], ordered=ordered))
     number = len(np.unique(who))
     declared = {"class_patients": held, "number": number, "ordered": ordered}
     found = release_histograms(*sample, noise=noise, add_noise=adding(seed), **declared)

@@ -86,7 +86,7 @@ def test_the_loss_is_the_sum_over_cuts_of_squared_differences(seed, classes, sca
         assert 0 <= loss <= classes - 1 + 1e-12
     for ordered in (True, False):
         task = Task(Mlp(), (4,), classes, ordered=ordered)
-        expected = label_loss(Output(logits, logits), y) + (losses if ordered else 0)
+        expected = losses if ordered else label_loss(Output(logits, logits), y)
         assert task.losses(Output(logits, logits), y) == pytest.approx(expected)
         assert task.comparable_loss(Output(logits, logits), y) == pytest.approx(expected)
 
@@ -121,7 +121,7 @@ def test_only_classes_are_ordered(wrong):
         Task(*wrong, ordered=True)
 
 
-def test_a_network_with_maps_keeps_its_own_loss_beside_the_order():
+def test_a_network_with_a_loss_of_its_own_keeps_it_beside_the_order():
     cam = Task(Cam(), (1, 32, 32), 3, ordered=True)
     output, y = cam.network()(torch.rand(4, 1, 32, 32)), torch.tensor([0, 1, 2, 1])
     expected = cam.model.losses(output, y) + ranked_probability_loss(output.logits, y)
