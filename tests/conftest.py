@@ -212,16 +212,18 @@ def replace_everywhere(patch: pytest.MonkeyPatch, modules: Iterable[object], old
 @pytest.fixture(scope="session", autouse=True)
 def _public_pictures_are_drawn_once() -> Iterator[None]:
     """They follow from a prior, their classes, a size and a seed, and so do the view of them and their radiomics, which
-    scale features: two thirds of a synthesis in a test. Tests of harmonization draw anew.
+    scale features: two thirds of a synthesis in a test. Deformed copies follow from images. Tests of harmonization
+    draw anew.
     """
     if "harmonize.public_features" not in sys.modules:
         yield
         return
     from federation.features.radiomics import Radiomics
-    from harmonize import prior, public_features
+    from harmonize import elastic, prior, public_features
 
     draw, view = prior.draw_pictures, public_features.make_view
     drawn, views, measured = dict[Any, torch.Tensor](), dict[Any, Any](), dict[Any, Any]()
+    deform, deformed = elastic.make_deformed_copies, dict[Any, torch.Tensor]()
 
     def draw_once(prior_: Any, y: torch.Tensor, inputs: Any, seed: int) -> torch.Tensor:
         known = (prior_.name, tuple(y.tolist()), tuple(inputs), seed)
@@ -234,6 +236,13 @@ def _public_pictures_are_drawn_once() -> Iterator[None]:
         if known not in views:
             views[known] = view(prior_, inputs, *given, seed=seed)
         return views[known]
+
+    def deform_once(images: torch.Tensor, copies: int, **options: Any) -> torch.Tensor:
+        bits = images.detach().cpu().contiguous().numpy().tobytes()
+        known = (images.shape, images.device, hashlib.sha256(bits).digest(), copies, *options.items())
+        if known not in deformed:
+            deformed[known] = deform(images, copies, **options)
+        return deformed[known].clone()
 
     def measure_once(extractor: Any, images: torch.Tensor) -> Any:
         if not isinstance(extractor, Radiomics):
@@ -250,6 +259,7 @@ def _public_pictures_are_drawn_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         replace_everywhere(patch, places, draw, draw_once)
         replace_everywhere(patch, places, view, view_once)
+        replace_everywhere(patch, places, deform, deform_once)
         if scaling := sys.modules.get("pipelines.coordinator.public_features"):
             measure = scaling.extract_values
             patch.setattr(scaling, "extract_values", measure_once)

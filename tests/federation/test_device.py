@@ -80,7 +80,7 @@ def test_a_mixed_federation_learns_what_one_on_the_cpu_learns(device, algorithm,
     assert all(testbed.are_close(mine[name], theirs[name], 1e-3) for name in mine)
 
 
-@pytest.mark.repeats(12)
+@pytest.mark.repeats(6)
 @pytest.mark.parametrize(("device", "algorithm", "work"), everywhere(methods.private()))
 def test_private_training_is_the_same_on_any_device(device, algorithm, work):
     """Samples and views come from the same bytes, and without noise so does all that follows, to rounding."""

@@ -134,7 +134,7 @@ def test_a_method_may_be_summed_if_and_only_if_a_weighted_mean_says_all_that_it_
 SUMMED = [
     each
     for each in methods.ALL
-    if has_words(forms_of(each, methods.work_of(each, ADAM, SGD)).reply) and is_summable(each)
+    if is_summable(each) and has_words(forms_of(each, methods.work_of(each, ADAM, SGD)).reply)
 ]
 
 
