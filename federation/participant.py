@@ -151,7 +151,8 @@ def _write_models(models: Folder, call: Call, params: Params | None, *, averaged
     if averaged:
         earlier = max((k for k in list_averages(models) if k < number), default=None)
         past = None if earlier is None else _read_model(models, f"{AVERAGE}{earlier}")
-        average = params if past is None else average_model(past, params, number)
+        new = {name: value.detach().cpu() for name, value in params.items()}  # files are read onto the CPU
+        average = new if past is None else average_model(past, new, number)
         models.write(f"{AVERAGE}{number}", seal_parts(to_bytes(Message(average))))
 
 
@@ -165,7 +166,7 @@ def average_model(past: Params, params: Params, number: int) -> Params:
     """
     share = (EMPHASIS + 1) / (EMPHASIS + number)
     return {
-        name: torch.lerp(past[name].to(value), value, share) if value.is_floating_point() else value
+        name: torch.lerp(past[name], value, share) if value.is_floating_point() else value
         for name, value in params.items()
     }
 

@@ -111,6 +111,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "poisoned": of_one("studies.poisoned", "poisoned"),
     "prompts": of_one("studies.prompts", "prompts"),
     "public-start": of_one("studies.public_start", "public_start"),
+    "recipe": of_one("studies.recipe", "recipe"),
     "recommendation": recommendation,
     "routing": routing,
     "shared-noise": of_one("studies.shared_noise", "shared_noise"),

@@ -44,6 +44,12 @@ def models(finished: Path, site: str) -> DiskFolder:
     return DiskFolder(folder)
 
 
+def refused(made: dict[str, Any], text: str) -> None:
+    """Hold that these settings are refused with a problem in these words."""
+    with pytest.raises(ConfigError, match=text):
+        validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
+
+
 def served(finished: Path, site: str) -> dict[str, Any]:
     """The facts and tensors of the model that a hospital serves."""
     message = from_bytes(unseal_parts((finished / "sites" / site / "ready" / "fedavg.safetensors").read_bytes()))
@@ -91,8 +97,9 @@ def test_a_private_run_spends_no_more_for_an_average(tmp_path, monkeypatch):
 def test_external_sites_get_an_average_only_where_all_hospitals_have_the_same():
     made = settings()
     made["sites"]["c"] = {"source": {"kind": "phantom", "scanner": "D", "patients": 8, "seed": 9}}
+    for site in ("a", "b"):
+        made["sites"][site]["policy"] = {"recipients": ["coordinator", "outside"]}
     lines = {"as_trained": {"how": {"name": "as_trained"}}}
     made |= {"outside": ["c"], "route": {"shared": "fedavg", "personal": "fedavg", "lines": lines}}
     made["train"]["schedule"] = {"rounds": 2, "participation": 0.5}
-    with pytest.raises(ConfigError, match="averages of their own"):
-        validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
+    refused(made, "averages of their own")
