@@ -149,7 +149,14 @@ def average_networks(networks: list[nn.Module]) -> nn.Module:
 def tables(book: Book) -> dict[str, dict[str, Any]]:
     """The table of docs/results/recipe.md."""
     columns = ["line", "populations", *(f"`{which}`" for which in SERVED)]
-    columns += ["`average` − `global`", "above, of all", "`average` − `latest`", "cross-entropy: `global`, `average`"]
+    columns += [
+        "`average` − `global`",
+        "above, of all",
+        "`average` − `latest`",
+        "cross-entropy: `global`",
+        "`latest`",
+        "`average`",
+    ]
     rows = []
     for label in (label for label in LINES if label in book):
         figures = [*book[label].values()]
@@ -158,7 +165,7 @@ def tables(book: Book) -> dict[str, dict[str, Any]]:
             return np.array([figure[which] for figure in figures])
 
         away, on = read("average") - read("global"), read("average") - read("latest")
-        losses = ", ".join(f"{read(f'{which} loss').mean():.2f}" for which in ("global", "average"))
+        losses = [f"{read(f'{which} loss').mean():.2f}" for which in ("global", "latest", "average")]
         aucs = [f"{read(which).mean():.3f}" for which in SERVED]
         rows.append(
             [
@@ -168,7 +175,7 @@ def tables(book: Book) -> dict[str, dict[str, Any]]:
                 say_change(away),
                 f"{int((away > 0).sum())}",
                 say_change(on),
-                losses,
+                *losses,
             ]
         )
     return {"recipe": make_table(columns, rows, COMMAND)}
