@@ -89,10 +89,13 @@ train:
   # with privacy: {epsilon: ...}: `moments` alone and together, and `dp_head`, as in skin_lesion_private.yaml
 
 evaluate:
-  checkpoint: {{ "latest" if split[1] == "0" else "global" }}{{ checkpoint_note }}
+  checkpoint: {{ "average" if split[1] == "0" else "global" }}{{ checkpoint_note }}
   copies: 200          # bootstrap copies over patients, for the intervals
   reference: null      # gains are over {{ reference_note }}; or name a method
 """
+
+
+CHOSEN, AVERAGED = "   # the round with the lowest validation loss", "  # of all rounds: nobody validates one"
 
 
 def draft_yaml(survey: Discovery, *, folder: str, file: str, name: str) -> str:
@@ -119,7 +122,7 @@ def draft_yaml(survey: Discovery, *, folder: str, file: str, name: str) -> str:
         features=features,
         images_note=note,
         reference_note="the best line at home, by validation patients" if validated else "local_svm, the first floor",
-        checkpoint_note="   # the round with the lowest validation loss" if validated else "   # the last round",
+        checkpoint_note=CHOSEN if validated else AVERAGED,
         counts=describe_counts,
         source_note=_source_note,
     )
