@@ -31,7 +31,19 @@ from federation.parameters import loaded
 from federation.randomness import use_seed
 from federation.task import Task
 from privacy.folder import Folder
-from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, seal_parts, to_bytes, unseal_parts
+from privacy.message import (
+    Call,
+    Json,
+    Malformed,
+    Message,
+    Params,
+    as_mapping,
+    from_bytes,
+    seal_parts,
+    to_bytes,
+    unseal_parts,
+    whole_of,
+)
 
 Checkpoint: TypeAlias = Literal["latest", "global", "local", "average"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("latest", "global", "local")
@@ -41,7 +53,7 @@ UNCHOSEN: tuple[Checkpoint, ...] = ("latest", "average")
 AVERAGE = "average-"
 """How the names of averaged models begin; those of single rounds are the round's number."""
 EMPHASIS = 3
-"""How much the average prefers later rounds: the round k of k has the weight (EMPHASIS + 1) / (EMPHASIS + k)."""
+"""How much the average prefers later models: the last of k has the weight (EMPHASIS + 1) / (EMPHASIS + k)."""
 NOTES = "notes"
 FIXED = "fixed"
 
@@ -88,13 +100,14 @@ def answer_training_call(
     losses, validation, params = _score_merged_model(
         algorithm, site, call, received, method_memory, memory, scored=scored
     )
+    packed = _pack_models(models, call, params, memory, averaged=averaged)
     if call.request == "finish":
-        _write_models(models, call, params, averaged=averaged)
+        _write_models(models, packed)
         return Message({}, {"algorithm": {}, **validation}), Message(
             memory.tensors, {**memory.facts, "losses": dict(losses)}
         )
     with ThreadPoolExecutor(1) as writer:  # writes to disk during training
-        written = writer.submit(_write_models, models, call, params, averaged=averaged)
+        written = writer.submit(_write_models, models, packed)
         sent, new_memory = algorithm.train(site, received, method_memory, call)
     written.result()
     reply = Message(sent.tensors, {"algorithm": dict(sent.facts), **validation})
@@ -142,33 +155,57 @@ def _score_merged_model(
     return {**losses, str(call.round - 1): finite}, {"loss": finite, "n": n if finite is not None else 0}, params
 
 
-def _write_models(models: Folder, call: Call, params: Params | None, *, averaged: bool) -> None:
-    """Write the model after the previous round, if there is one, and its average with those of earlier rounds."""
-    if params is None:
-        return
-    number = call.round - 1
-    models.write(f"{number}", seal_parts(to_bytes(Message(params))))
-    if averaged:
-        earlier = max((k for k in list_averages(models) if k < number), default=None)
-        past = None if earlier is None else _read_model(models, f"{AVERAGE}{earlier}")
-        new = {name: value.detach().cpu() for name, value in params.items()}  # files are read onto the CPU
-        average = new if past is None else average_model(past, new, number)
-        models.write(f"{AVERAGE}{number}", seal_parts(to_bytes(Message(average))))
+def _pack_models(
+    models: Folder, call: Call, params: Params | None, memory: Memory, *, averaged: bool
+) -> dict[str, bytes]:
+    """Name -> bytes of the model after the previous round, if there is one, and of its average with earlier models.
 
+    They are made before training goes on, which may change tensors in place.
 
-def average_model(past: Params, params: Params, number: int) -> Params:
-    """The average of the models of rounds 1 to `number`. past: that of the rounds before.
-
-    (1 - c) past + c params, c = (eta + 1) / (eta + number): Shamir and Zhang, Stochastic Gradient Descent for
-    Non-smooth Optimization, ICML 2013, section 4 (polynomial-decay averaging); eta is `EMPHASIS`. A decay that does not
-    follow the round (an exponential moving average) would need another value for each number of rounds. Means and
-    variances of batch norm are averaged as weights are; whole numbers are those of the last round.
+    Raises:
+        Malformed: the average of the models before is gone.
     """
-    share = (EMPHASIS + 1) / (EMPHASIS + number)
+    if params is None:
+        return {}
+    number, packed = call.round - 1, dict[str, bytes]()
+    if averaged:  # written first, so that a model never lies there without its average
+        last, count = last_scored_round(memory), 1
+        new: Params = {name: value.detach().cpu() for name, value in params.items()}  # files are read onto the CPU
+        if last is not None:
+            if not models.has(f"{AVERAGE}{last}"):
+                raise Malformed(f"the average of the models up to round {last} is gone")
+            past = from_bytes(unseal_parts(models.read(f"{AVERAGE}{last}")))
+            count = whole_of(past.facts, "models") + 1
+            new = average_model(past.tensors, new, count)
+        packed[f"{AVERAGE}{number}"] = seal_parts(to_bytes(Message(new, {"models": count})))
+    packed[f"{number}"] = seal_parts(to_bytes(Message(params)))
+    return packed
+
+
+def _write_models(models: Folder, packed: Mapping[str, bytes]) -> None:
+    """Write models under their names."""
+    for name, data in packed.items():
+        models.write(name, data)
+
+
+def average_model(past: Params, params: Params, count: int) -> Params:
+    """The average of `count` models. past: that of all but the last, which is params.
+
+    (1 - c) past + c params, c = (eta + 1) / (eta + count): Shamir and Zhang, Stochastic Gradient Descent for Non-smooth
+    Optimization, ICML 2013, section 4 (polynomial-decay averaging); eta is `EMPHASIS`. A decay that does not follow the
+    number of models (an exponential moving average) would need another value for each number of rounds. Means and
+    variances of batch norm are averaged as weights are; whole numbers are those of the last model.
+    """
+    share = (EMPHASIS + 1) / (EMPHASIS + count)
     return {
         name: torch.lerp(past[name], value, share) if value.is_floating_point() else value
         for name, value in params.items()
     }
+
+
+def last_scored_round(memory: Memory) -> int | None:
+    """The last round whose model a site with this memory has seen; None: there is none."""
+    return max(map(int, as_mapping(memory.facts.get("losses"))), default=None)
 
 
 def _read_model(models: Folder, name: str) -> Params:
@@ -209,8 +246,10 @@ def prune_models(models: Folder, memories: Sequence[Memory], *, best: int | None
     for number in list_rounds(models):
         if number < newest and number not in needed_rounds:
             models.remove(f"{number}")
-    for number in list_averages(models)[:-2]:  # the last but one makes the last again, if it is asked for again
-        models.remove(f"{AVERAGE}{number}")
+    needed_averages = {newest, *map(last_scored_round, memories)}  # the next one is made of that of the memory used
+    for number in list_averages(models):
+        if number not in needed_averages:
+            models.remove(f"{AVERAGE}{number}")
 
 
 def load_checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int | None) -> tuple[int, Params]:
@@ -227,8 +266,10 @@ def load_checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: 
     rounds = sorted(int(name) for name in losses)
     last = max(rounds, default=0)
     rounds += [number for number in list_rounds(models) if number > last]  # their losses were lost with a memory
-    if which == "average" and (averages := list_averages(models)):
-        return averages[-1], _read_model(models, f"{AVERAGE}{averages[-1]}")
+    if which == "average" and list_averages(models):
+        if list_averages(models)[-1] != rounds[-1]:
+            raise KeyError(f"the average up to round {rounds[-1]} is gone")
+        return rounds[-1], _read_model(models, f"{AVERAGE}{rounds[-1]}")
     if not rounds:
         raise KeyError(f"no model for checkpoint {which!r}: this site finished no round")
     chosen = rounds[-1]

@@ -8,6 +8,7 @@ import torch
 
 from federation.descent import Rate
 from federation.engine import Engine, InProcess
+from federation.membership import is_separable
 from federation.merging import NormBounded
 from federation.origins import code_identity
 from federation.rounds import method_schedule
@@ -53,9 +54,12 @@ def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str,
 
 
 def is_averaged(config: Config, label: str) -> bool:
-    """Whether hospitals are asked to keep the average of a method's models over rounds."""
-    rounds = method_schedule(config.train.methods[label], config.train.schedule).rounds
-    return rounds > 1 and config.evaluate.is_averaged(label)
+    """Whether hospitals are asked to keep the average of a method's models over rounds. Of one that hospitals may leave
+    they keep none: earlier models hold what who left has said.
+    """
+    method = config.train.methods[label]
+    many = method_schedule(method, config.train.schedule).rounds > 1
+    return many and not is_separable(method) and config.evaluate.is_averaged(label)
 
 
 def _sum_facts(config: Config, label: str) -> dict[str, Json]:

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from federation.conversation import load_memory, load_newest_intact_memory, load_newest_memory, load_stored_reply
-from federation.participant import CHECKPOINTS, list_averages, load_checkpoint
+from federation.participant import CHECKPOINTS, last_scored_round, list_averages, load_checkpoint
 from pipelines.data.accounts import reject_unserved_patients
 from pipelines.data.cohort import Reading, compute_training_moments, read_cohort
 from pipelines.data.sources import DicomSource, NiftiSource
@@ -248,14 +248,18 @@ def _run_complaint(hospital: Hospital, run: str, state: int | Literal["begun"] |
             unseal_parts(models.read(name))
     except Malformed:
         return f"a model or a memory of {run} is corrupt"
+    last = last_scored_round(memory)
+    is_average_lost = _is_averaged(folder) and last is not None and last not in list_averages(models)
     if state == "begun":
-        return f"the introduction of {run} is gone" if _has_lost_introduction(folder) else None
+        if _has_lost_introduction(folder):
+            return f"the introduction of {run} is gone"
+        return f"the average of {run} is gone" if is_average_lost else None
     try:
         for which in CHECKPOINTS:
             load_checkpoint(models, memory, which, best=state if isinstance(state, int) else None)
     except KeyError:
         return f"models of {run} are gone"
-    return f"the average of {run} is gone" if _is_averaged(folder) and not list_averages(models) else None
+    return f"the average of {run} is gone" if is_average_lost else None
 
 
 def _is_averaged(folder: DiskFolder) -> bool:

@@ -20,7 +20,7 @@ from privacy.release.gate import Refused
 
 PARTS: Mapping[str, str] = {
     "train": "its model was trained on them",
-    "validation": "its checkpoint was chosen by them",
+    "validation": "it was validated by them",
     "test": "its scores count them",
 }
 UNKNOWN = "cannot be told: its list of patients is gone or damaged"

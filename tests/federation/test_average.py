@@ -11,12 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consilium.testing import testbed
+from federation.conversation import load_newest_memory
 from federation.descent import Work
+from federation.engine import InProcess
 from federation.fedavg import FedAvg
-from federation.participant import EMPHASIS, average_model, list_averages, list_rounds, load_checkpoint
+from federation.participant import (
+    AVERAGE,
+    EMPHASIS,
+    _pack_models,
+    average_model,
+    list_averages,
+    list_rounds,
+    load_checkpoint,
+)
 from federation.rounds import Schedule
 from personalize.fedper import FedPer
-from privacy.message import Message, from_bytes, unseal_parts
+from privacy.message import Call, Malformed, Message, from_bytes, seal_parts, to_bytes, unseal_parts
 
 ROUNDS = 7
 TASK = testbed.make_task()
@@ -35,14 +45,15 @@ class Watched(testbed.MemoryFolder):
         return self.__dict__.setdefault("_ever", {})
 
 
-def trained(method, schedule, averaged=True):
+def trained(method, schedule, averaged=True, lose=frozenset()):
     """Hospitals after a run, and the folders of their models."""
     tables = {name: testbed.make_table(seed, shift=seed) for seed, name in enumerate("abc")}
     crew = testbed.make_federation(method, tables, task=TASK, work=WORK)
     folders = {name: Watched() for name in crew}
     for name, hospital in crew.items():
         hospital.models, hospital.averaged = folders[name], averaged
-    testbed.train(method, crew, task=TASK, work=WORK, schedule=schedule)
+    engine = testbed.LossyEngine(InProcess(crew), lose)
+    testbed.train(method, crew, task=TASK, work=WORK, schedule=schedule, engine=engine)
     return crew, folders
 
 
@@ -90,7 +101,7 @@ def test_each_hospital_averages_the_models_that_it_used_itself(method):
             from_bytes(unseal_parts(data[-1])).tensors
             for data in (folders[hospital.name].ever[f"{k}"] for k in range(1, 8))
         ]
-        number, average = load_checkpoint(hospital.models, Message(), "average", best=None)
+        number, average = load_checkpoint(hospital.models, load_newest_memory(hospital.disk), "average", best=None)
         assert number == ROUNDS
         for name, value in average.items():
             expected = sum(share * model[name] for share, model in zip(shares(ROUNDS), models, strict=True))
@@ -100,15 +111,61 @@ def test_each_hospital_averages_the_models_that_it_used_itself(method):
 
 def test_hospitals_with_one_model_have_one_average():
     crew, _ = trained(FedAvg(), Schedule(rounds=ROUNDS))
-    averages = [load_checkpoint(hospital.models, Message(), "average", best=None)[1] for hospital in crew.values()]
+    averages = [
+        load_checkpoint(hospital.models, load_newest_memory(hospital.disk), "average", best=None)[1]
+        for hospital in crew.values()
+    ]
     assert all(testbed.are_equal(averages[0], other) for other in averages[1:])
 
 
-def test_whoever_misses_rounds_averages_those_that_it_saw_and_the_last():
-    crew, folders = trained(FedAvg(), Schedule(rounds=9, participation=0.34))
+@pytest.mark.parametrize("schedule", [Schedule(rounds=9, participation=0.34), Schedule(rounds=30, patience=1)])
+def test_whoever_misses_rounds_or_ends_early_averages_the_models_that_it_used(schedule):
+    """Weights follow the number of models, whatever the numbers of their rounds are."""
+    crew, folders = trained(FedAvg(), schedule)
     for hospital in crew.values():
-        assert load_checkpoint(hospital.models, Message(), "average", best=None)[0] == 9
+        seen = sorted(int(name) for name in load_newest_memory(hospital.disk).facts["losses"])
+        last, average = load_checkpoint(hospital.models, load_newest_memory(hospital.disk), "average", best=None)
+        assert last == seen[-1] and len(seen) < schedule.rounds
+        models = [from_bytes(unseal_parts(folders[hospital.name].ever[f"{number}"][-1])).tensors for number in seen]
+        for name, value in average.items():
+            expected = sum(share * model[name] for share, model in zip(shares(len(seen)), models, strict=True))
+            torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-9)
         assert all(len({*versions}) == 1 for versions in folders[hospital.name].ever.values()), "written twice, alike"
+
+
+@pytest.mark.parametrize("kept", [{1, 2, 3}, {2, 3}, set()])
+def test_an_average_whose_predecessor_is_gone_is_not_begun_anew(kept):
+    models, memory = testbed.MemoryFolder(), Message({}, {"losses": {"1": 0.5, "2": 0.4, "3": 0.3}})
+    for number in kept - {3}:
+        models.write(f"{AVERAGE}{number}", seal_parts(to_bytes(Message({"w": torch.zeros(1)}, {"models": number}))))
+    with pytest.raises(Malformed, match="up to round 3 is gone"):
+        _pack_models(models, Call("r", 5, "train", {}), {"w": torch.ones(1)}, memory, averaged=True)
+
+
+def test_the_newest_average_that_is_gone_is_missed():
+    crew, folders = trained(FedAvg(), Schedule(rounds=3))
+    hospital = crew["a"]
+    hospital.models.remove(f"{AVERAGE}3")
+    hospital.models.write(f"{AVERAGE}2", folders["a"].ever[f"{AVERAGE}2"][-1])
+    with pytest.raises(KeyError, match="up to round 3 is gone"):
+        load_checkpoint(hospital.models, load_newest_memory(hospital.disk), "average", best=None)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lost_replies_leave_every_average_what_its_memory_says(seed):
+    """A hospital whose replies are lost goes on from the memory of the last merged round, and so does its average."""
+    asked = [(round_, site) for round_ in range(2, 9) for site in "abc"]
+    lost = frozenset((round_, site) for round_, site in asked if (7 * seed + 5 * round_ + ord(site)) % 3 == 0)
+    crew, folders = trained(FedAvg(), Schedule(rounds=9, quorum=0.1), lose=lost)
+    for hospital in crew.values():
+        memory = load_newest_memory(hospital.disk)
+        seen = sorted(int(name) for name in memory.facts["losses"])
+        last, average = load_checkpoint(hospital.models, memory, "average", best=None)
+        assert last == seen[-1] == 9
+        models = [from_bytes(unseal_parts(folders[hospital.name].ever[f"{number}"][-1])).tensors for number in seen]
+        for name, value in average.items():
+            expected = sum(share * model[name] for share, model in zip(shares(len(seen)), models, strict=True))
+            torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_a_run_that_does_not_ask_for_it_keeps_none():

@@ -46,8 +46,12 @@ def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
         yield Problem(("outside",), text)
     if run.evaluate.checkpoint == "local":
         yield Problem(("route",), "models of each site's own best round are no common one; say checkpoint: global")
-    if run.evaluate.checkpoint == "average" and run.train.schedule.participation < 1:
-        text = "hospitals that take part in some rounds have averages of their own; say checkpoint: global"
+    schedule = run.train.schedule
+    if run.evaluate.checkpoint == "average" and min(schedule.participation, schedule.quorum) < 1:
+        text = (
+            "hospitals that miss rounds have averages of their own, and none is common; say checkpoint: global, or "
+            "participation and quorum 1.0"
+        )
         yield Problem(("route",), text)
     if run.evaluate.window is not None:
         text = "external sites use whole images; say null, or remove route"
