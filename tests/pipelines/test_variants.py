@@ -85,7 +85,7 @@ def complaints(made: dict) -> list[str]:
         ("v", {"of": "fedavg_centred", "calibration": "centred"}, "'fedavg_centred' is no method"),
         ("v", {"of": "fedavg", "calibration": "platt"}, "variants.v.calibration: must be 'centred', 'adabn'"),
         ("v", {"of": "fedavg"}, "variants.v: says nothing that differs from the method; give a calibration or"),
-        ("v", {"of": "fedavg", "checkpoint": "best"}, "variants.v.checkpoint: must be 'latest', 'global' or"),
+        ("v", {"of": "fedavg", "checkpoint": "best"}, "variants.v.checkpoint: must be 'latest', 'global', 'local'"),
         ("v", {"of": "fedavg", "calibration": "centred", "quantile": 1.5}, "variants.v.quantile: must be in [0, 1]"),
         ("v", {"of": "fedavg", "calibration": "centred", "quantile": "median"}, "a number or 'prevalence', found"),
         ("v", {"of": "fedavg", "calibration": "adabn", "quantile": 0.5}, "quantile: must be null for adabn"),
