@@ -266,8 +266,8 @@ def load_checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: 
     rounds = sorted(int(name) for name in losses)
     last = max(rounds, default=0)
     rounds += [number for number in list_rounds(models) if number > last]  # their losses were lost with a memory
-    if which == "average" and list_averages(models):
-        if list_averages(models)[-1] != rounds[-1]:
+    if which == "average" and (averages := list_averages(models)):
+        if averages[-1] != rounds[-1]:
             raise KeyError(f"the average up to round {rounds[-1]} is gone")
         return rounds[-1], _read_model(models, f"{AVERAGE}{rounds[-1]}")
     if not rounds:

@@ -54,8 +54,8 @@ ENDLESS, UNIT = Step("endless"), Step("gaussian", 1.0)
 def price_spend(spend: Spend, delta: float) -> tuple[float, str]:
     """(epsilon, accountant): the best upper bound that one of the accountants finds; infinite if none does.
 
-    A run asks for the same price when it is checked, planned, carried out and told of: it is computed once, with the
-    mechanisms in one order, on which sums of floating-point numbers depend.
+    A run asks for the same price when it is checked, planned, carried out and reported, so a finite price is kept. The
+    order of the mechanisms is part of the key: sums of floating-point numbers depend on it.
     """
     try:
         return _compute_price(tuple(spend.items()), delta)
