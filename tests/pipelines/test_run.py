@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -432,8 +433,11 @@ def child(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 def progress(folder: Path) -> list[tuple[str, int]]:
     """What training has committed so far; it changes as soon as a new process trains."""
-    files = (folder / "runs").glob("tiny/sites/*/conversations/*/*/train-*")
-    return sorted((str(p), p.stat().st_mtime_ns) for p in files)
+    seen = []
+    for path in (folder / "runs").glob("tiny/sites/*/conversations/*/*/train-*"):
+        with suppress(FileNotFoundError):  # the run at work may remove it after it was listed
+            seen.append((str(path), path.stat().st_mtime_ns))
+    return sorted(seen)
 
 
 ALL, FIRST = os.killpg, os.kill
