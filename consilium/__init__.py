@@ -16,6 +16,7 @@ from consilium.far import Flare
 from consilium.registering import own, register
 from consilium.results import Results, Score, Statement
 from consilium.running import run, train
+from consilium.sweeping import Sweep, sweep
 from federation.descent import Work
 from federation.weights import Weights
 from pipelines.loader.document import ConfigError
@@ -36,10 +37,12 @@ __all__ = [
     "Split",
     "Statement",
     "Stopped",
+    "Sweep",
     "Weights",
     "Work",
     "own",
     "register",
     "run",
+    "sweep",
     "train",
 ]

@@ -152,7 +152,7 @@ def train(
     """
     _check_engine(engine)
     have, methods, place = parse_hospitals(hospitals), methods_of(method), Path(folder)
-    _register_classes(value for value in (*methods.values(), model) if not isinstance(value, str | Mapping))
+    register_classes([*methods.values(), model])
     task, names = task_of(have.examples, classes)
     views = transforms_of(have.examples, methods)
     document_of_run: Plain = {
@@ -249,10 +249,12 @@ def _put_keys(config: Config, sites: Iterable[str]) -> None:
             write_private(path, derived_key(config.seed, site))
 
 
-def _register_classes(settings: Iterable[object]) -> None:
-    """Register the classes of one's own. Raises: ConfigError: what they lack, all of it."""
+def register_classes(settings: Iterable[object]) -> None:
+    """Register the classes of one's own among these. Raises: ConfigError: what they lack, all of it."""
     problems: list[Problem] = []
     for value in settings:
+        if isinstance(value, str | Mapping):
+            continue
         try:
             is_registered(value)
         except ConfigError as error:
