@@ -25,7 +25,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from harmonize import equations
 from harmonize.elastic import make_deformed_copies
 from harmonize.generators import Discriminator, Norm, Transformer, translate_images
-from harmonize.networks import Classifier, initialise_module
+from harmonize.networks import CLASSES, Classifier, initialise_module
 from harmonize.own import SiteImages, check_images, patient_means, shift_means
 from harmonize.scale import Progress, ignore_progress
 from harmonize.structure import structure_change
@@ -43,7 +43,7 @@ WEIGHTS = ("cycle", "identity", "classification", "structure", "noise")
 PAPER: dict[str, Any] = {
     "batch": 24, "lr_t": LR, "lr_d": LR, "lr_c": LR, "betas": (0.9, 0.999), "decay": False, "noise": 0.0,
     "pool": 0, "ema": 0.0, "norm": "instance", "residual": False, "augment": "flip", "keep_mean": "none",
-    "cycle": 10.0, "identity": 5.0, "classification": 1.0, "structure": 0.0,
+    "cycle": 10.0, "identity": 5.0, "classification": 1.0, "structure": 0.0, "by_class": False, "members": 1,
 }  # fmt: skip
 
 
@@ -95,6 +95,9 @@ class CycleGan:
     copies: int = 2
     augment: View = "flip"
     keep_mean: Literal["none", "patient"] = "none"
+    by_class: bool = False
+    patch: int = 2
+    members: int = 1
     amp: bool = True
     every: int = 100
 
@@ -106,6 +109,8 @@ class CycleGan:
                 (("batch", "blocks"), "be in [1, 1024]", lambda v: 1 <= v <= 1024),
                 (("width", "critic", "classifier"), "be a multiple of 4 in [4, 512]", lambda v: v in range(4, 513, 4)),
                 (("downs",), "lie in 1..2", lambda v: 1 <= v <= 2),
+                (("patch",), "lie in 1..3", lambda v: 1 <= v <= 3),
+                (("members",), "be in [1, 10]", lambda v: 1 <= v <= 10),
                 (WEIGHTS, "be finite and >= 0", lambda v: 0 <= v < math.inf),
                 (("lr", *RATES), "be in (0, 1]", lambda v: 0 < v <= 1),
                 (("pool", "copies"), "be in [0, 1000]", lambda v: 0 <= v <= 1000),
@@ -120,7 +125,10 @@ class CycleGan:
             if fixed_fields:
                 text = f"paper fixes {', '.join(fixed_fields)}: remove them, or set variant: consilium"
                 problems.append(Problem(("variant",), text))
-        elif self.lr != LR:
+        if self.by_class and self.pool:
+            text = f"must be 0 with by_class, found {self.pool}: earlier translations are kept without their class"
+            problems.append(Problem(("pool",), text, needs=(("by_class",),)))
+        if self.variant != "paper" and self.lr != LR:
             text = f"is of variant paper, found {self.lr} without it: say {', '.join(RATES)}"
             problems.append(Problem(("lr",), text))
         refuse(problems)
@@ -145,6 +153,7 @@ class CycleGan:
         folder: Folder | None = None,
         progress: Progress = ignore_progress,
         device: str | torch.device = "cpu",
+        shared_labels: Tensor | None = None,
     ) -> Params:
         """Train T and F.
 
@@ -157,34 +166,59 @@ class CycleGan:
                 it.
             progress: called with the steps done; may raise to stop.
             device: where it is trained.
+            shared_labels: (m,) classes of the shared images, for `by_class`.
 
         Returns:
-            On the CPU: T under `translator/`, F under `back/`, and `keep/own`, `keep/translated` (C,): mean over the
-            site's patients of the central region's mean, before and after T.
+            On the CPU: T under `translator/`, F under `back/`, those of further members under `translator-2/`,
+            `back-2/` and so on, and `keep/own`, `keep/translated` (C,): mean over the site's patients of the central
+            region's mean, before and after T.
 
         Raises:
             ValueError: the images do not fit each other or these settings; all reasons are named.
         """
         check_images(site_images, shared)
-        mean = _train_networks(self.with_variant(), site_images, shared, seed, folder, progress, torch.device(device))
-        params = {name.replace(".", "/", 1): value.detach().cpu() for name, value in mean.state_dict().items()}
+        settings, params = self.with_variant(), dict[str, Tensor]()
+        pictures = Shared(shared, _check_classes(site_images, shared, shared_labels) if settings.by_class else None)
+        for member in range(settings.members):
+            done = member * settings.steps
+
+            def tell(step: int, steps: int, what: str, done: int = done) -> None:
+                progress(done + step, settings.members * steps, what)
+
+            member_seed = step_seed(seed, -3 - member) if member else seed
+            mean = _train_networks(settings, site_images, pictures, member_seed, folder, tell, torch.device(device))
+            for name, value in mean.state_dict().items():
+                network, _, inner = name.partition(".")
+                params[f"{_name_member(network, member)}/{inner}"] = value.detach().cpu()
         images = site_images.images.to(device)
-        new = translate_images(self._network(params, "translator"), images)
-        before, after = (patient_means(x, site_images.patient).mean(dim=0) for x in (images, new))
+        before, after = (
+            patient_means(x, site_images.patient).mean(dim=0) for x in (images, self._apply_members(params, images))
+        )
         return {**params, "keep/own": before, "keep/translated": after}
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
         """T of images (n, C, H, W); with `keep_mean: patient` each patient's central mean is restored."""
-        out = translate_images(self._network(params, "translator"), images)
+        out = self._apply_members(params, images)
         if self.with_variant().keep_mean == "none":
             return out
         by = (params["keep/translated"] - params["keep/own"]).cpu()
         return shift_means(out, patient_means(images, patient) + by, patient)
 
     def translate_back(self, params: Params, images: Tensor) -> Tensor:
-        """F(T(x)) of images (n, C, H, W), without `keep_mean`, for the cycle error."""
-        forth = translate_images(self._network(params, "translator"), images)
-        return translate_images(self._network(params, "back"), forth)
+        """F(T(x)) of images (n, C, H, W), without `keep_mean`, for the cycle error; of each member, in the mean."""
+        both = []
+        for member in range(self.members):
+            forth = translate_images(self._network(params, _name_member("translator", member)), images)
+            both.append(translate_images(self._network(params, _name_member("back", member)), forth))
+        return both[0] if len(both) == 1 else torch.stack(both).mean(dim=0)
+
+    def _apply_members(self, params: Params, images: Tensor) -> Tensor:
+        """The mean of all members' translations."""
+        made = [
+            translate_images(self._network(params, _name_member("translator", member)), images)
+            for member in range(self.members)
+        ]
+        return made[0] if len(made) == 1 else torch.stack(made).mean(dim=0)
 
     def _network(self, params: Params, which: str) -> Transformer:
         """The transformer with the parameters under "translator/" or "back/"."""
@@ -196,11 +230,21 @@ class CycleGan:
 
 
 class Batch(NamedTuple):
-    """x: (b, C, H, W) own images, y: (b,) their labels; z: (b, C, H, W) shared images, x^ in the paper."""
+    """x: (b, C, H, W) own images, y: (b,) their labels; z: (b, C, H, W) shared images, x^ in the paper, w: (b,) their
+    labels where discriminators see classes.
+    """
 
     x: Tensor
     y: Tensor
     z: Tensor
+    w: Tensor | None = None
+
+
+class Shared(NamedTuple):
+    """images: (m, C, H, W). labels: (m,), where discriminators see classes."""
+
+    images: Tensor
+    labels: Tensor | None
 
 
 class Losses(NamedTuple):
@@ -215,8 +259,8 @@ def make_networks(settings: CycleGan, inputs: tuple[int, int, int]) -> nn.Module
     parts: dict[str, nn.Module] = {
         "translator": settings.transformer(inputs[0]),
         "back": settings.transformer(inputs[0]),
-        "dis_shared": Discriminator(inputs[0], width=settings.critic),
-        "dis_own": Discriminator(inputs[0], width=settings.critic),
+        "dis_shared": _make_discriminator(settings, inputs[0]),
+        "dis_own": _make_discriminator(settings, inputs[0]),
         "classifier": Classifier(inputs, settings.classifier),
     }
     for part in parts.values():
@@ -224,6 +268,31 @@ def make_networks(settings: CycleGan, inputs: tuple[int, int, int]) -> nn.Module
         if not any(isinstance(module, nn.GroupNorm) for module in part.modules()):
             part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return nn.ModuleDict(parts)
+
+
+def _make_discriminator(settings: CycleGan, channels: int) -> Discriminator:
+    """Dis_shared's and Dis_own's network."""
+    classes = CLASSES if settings.by_class else 0
+    return Discriminator(channels, width=settings.critic, layers=settings.patch, classes=classes)
+
+
+def _name_member(network: str, member: int) -> str:
+    """The name of a member's network: plain for the first, and numbered from 2 for the others."""
+    return f"{network}-{member + 1}" if member else network
+
+
+def _check_classes(site_images: SiteImages, shared: Tensor, labels: Tensor | None) -> Tensor:
+    """The shared images' classes. Raises: ValueError: they are missing, or a class is, here or there."""
+    problems = []
+    if labels is None or labels.shape != shared.shape[:1]:
+        problems.append("by_class needs the classes of the shared images")
+    else:
+        for what, have in (("own", site_images.labels), ("shared", labels)):
+            missing = sorted({0, 1} - set(have.tolist()))
+            problems += [f"by_class needs {what} images of both classes, and none has {label}" for label in missing]
+    if labels is None or problems:
+        raise ValueError(f"translation: {'; '.join(problems)}; leave by_class out")
+    return labels
 
 
 def compute_losses(
@@ -236,7 +305,7 @@ def compute_losses(
     generator: torch.Generator | None = None,
 ) -> Losses:
     """Equations 3 to 7 on a batch. noise: standard deviation of the noise on the discriminators' inputs."""
-    x, y, z = batch
+    x, y, z, w = batch
     T, F, C_T = nets["translator"], nets["back"], nets["classifier"]
     Tx, Tz = T(torch.cat([x, z])).split([len(x), len(z)])
     Fz, Fx = F(torch.cat([z, x])).split([len(z), len(x)])
@@ -249,21 +318,23 @@ def compute_losses(
     if settings.structure:
         transformers = transformers + settings.structure * structure_change(Tx, x)
     critics = equations.classification_loss(probability, y)
-    for name, real, made in (("dis_shared", z, Tx), ("dis_own", x, Fz)):
-        scores = nets[name](add_noise(made, noise, generator))
+    seen = (w, y) if settings.by_class else (None, None)
+    for name, real, made, (of_real, of_made) in (("dis_shared", z, Tx, seen), ("dis_own", x, Fz, seen[::-1])):
+        scores = nets[name](add_noise(made, noise, generator), of_made)
         transformers = transformers + equations.adversarial_loss(scores)
         if settings.pool and pool is not None:
             scores = nets[name](
                 add_noise(mix_with_pool(pool, name, made.detach(), settings.pool, generator), noise, generator)
             )
-        critics = critics + equations.discrimination_loss(nets[name](add_noise(real, noise, generator)), scores)
+        judged = nets[name](add_noise(real, noise, generator), of_real)
+        critics = critics + equations.discrimination_loss(judged, scores)
     return Losses(transformers, critics)
 
 
 def _train_networks(
     s: CycleGan,
     site_images: SiteImages,
-    shared: Tensor,
+    shared: Shared,
     seed: int,
     folder: Folder | None,
     progress: Progress,
@@ -276,7 +347,8 @@ def _train_networks(
     sides = ((s.lr_t, ("translator", "back")), (s.lr_d, ("dis_shared", "dis_own")), (s.lr_c, ("classifier",)))
     groups = [{"params": [p for name in names for p in nets[name].parameters()], "base": lr} for lr, names in sides]
     training = Training(nets, mean, torch.optim.Adam(groups, betas=s.betas, fused=True), {})
-    training_id = compute_fingerprint([asdict(s), seed, device.type], [site_images.images, site_images.labels, shared])
+    inputs = [site_images.images, site_images.labels, *(part for part in shared if part is not None)]
+    training_id = compute_fingerprint([asdict(s), seed, device.type], inputs)
     first = restore_state(training, folder, training_id)
     if first < s.steps:
         data = _add_copies(s, site_images, shared, seed, device)
@@ -294,9 +366,14 @@ def _train_step(s: CycleGan, training: Training, data: Batch, seed: int, step: i
     """One step. Everything random in it comes from (seed, step), so that a resume needs no random state."""
     device = data.x.device
     g = torch.Generator(device).manual_seed(step_seed(seed, step))
-    i = torch.randint(len(data.x), (s.batch,), generator=g, device=device)
-    j = torch.randint(len(data.z), (s.batch,), generator=g, device=device)
-    batch = Batch(augment_views(data.x[i], s.augment, g), data.y[i], augment_views(data.z[j], s.augment, g))
+    i = _draw_rows(data.y if s.by_class else None, len(data.x), s.batch, g)
+    j = _draw_rows(data.w, len(data.z), s.batch, g)
+    batch = Batch(
+        augment_views(data.x[i], s.augment, g),
+        data.y[i],
+        augment_views(data.z[j], s.augment, g),
+        None if data.w is None else data.w[j],
+    )
     left = 1.0 - step / s.steps
     with torch.autocast(device.type, torch.bfloat16, enabled=s.amp and device.type == "cuda"):
         step_losses = compute_losses(s, training.nets, batch, noise=s.noise * left, pool=training.pool, generator=g)
@@ -315,16 +392,35 @@ def _train_step(s: CycleGan, training: Training, data: Batch, seed: int, step: i
     training.mean.update_parameters(_select_transformers(training.nets))
 
 
+def _draw_rows(labels: Tensor | None, rows: int, batch: int, g: torch.Generator) -> Tensor:
+    """Rows of a batch (b,); with labels either class equally often, the second once less where b is odd."""
+    if labels is None:
+        return torch.randint(rows, (batch,), generator=g, device=g.device)
+    sides = [(labels == label).nonzero()[:, 0] for label in range(CLASSES)]
+    sizes = (batch - batch // 2, batch // 2)
+    return torch.cat(
+        [
+            side[torch.randint(len(side), (size,), generator=g, device=g.device)]
+            for side, size in zip(sides, sizes, strict=True)
+        ]
+    )
+
+
 def _select_transformers(nets: nn.ModuleDict) -> nn.ModuleDict:
     """T and F, without the discriminators and C_T."""
     return nn.ModuleDict({name: nets[name] for name in ("translator", "back")})
 
 
-def _add_copies(s: CycleGan, site_images: SiteImages, shared: Tensor, seed: int, device: torch.device) -> Batch:
+def _add_copies(s: CycleGan, site_images: SiteImages, shared: Shared, seed: int, device: torch.device) -> Batch:
     """All images and their deformed copies, on the device. Shared images are deformed too, so that both kinds blur
     equally.
     """
     x = torch.cat([site_images.images, make_deformed_copies(site_images.images, s.copies, seed=step_seed(seed, -1))])
-    z = torch.cat([shared, make_deformed_copies(shared, s.copies, seed=step_seed(seed, -2))])
-    y = torch.cat([site_images.labels, site_images.labels.repeat_interleave(s.copies)])
-    return Batch(x.to(device), y.to(device), z.to(device))
+    z = torch.cat([shared.images, make_deformed_copies(shared.images, s.copies, seed=step_seed(seed, -2))])
+    w = None if shared.labels is None else _repeat_labels(shared.labels, s.copies).to(device)
+    return Batch(x.to(device), _repeat_labels(site_images.labels, s.copies).to(device), z.to(device), w)
+
+
+def _repeat_labels(labels: Tensor, copies: int) -> Tensor:
+    """The labels of images and of their copies."""
+    return torch.cat([labels, labels.repeat_interleave(copies)])

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 Norm: TypeAlias = Literal["instance", "none"]
 
@@ -61,20 +62,25 @@ class Discriminator(nn.Module):
     """Images (b, C, H, W) to a score for each patch (b, 1, h, w): 1 = real.
 
     Without normalization: with it, the discriminator could not see an image's overall brightness, and the transformer
-    would not have to match it.
+    would not have to match it. layers: that halve the image; a patch is 16 pixels wide with 1, and 34 with 2. classes:
+    it also sees the image's class, as planes of 0 and 1; 0 = not.
     """
 
-    def __init__(self, channels: int, *, width: int = 16, layers: int = 2) -> None:
+    def __init__(self, channels: int, *, width: int = 16, layers: int = 2, classes: int = 0) -> None:
         from monai.networks.nets.patchgan_discriminator import PatchDiscriminator  # MONAI takes seconds to import
 
         super().__init__()
-        self.net = PatchDiscriminator(2, width, channels, num_layers_d=layers, norm=None, bias=True)
+        self.classes = classes
+        self.net = PatchDiscriminator(2, width, channels + classes, num_layers_d=layers, norm=None, bias=True)
         for module in self.net.modules():
             if isinstance(module, nn.Conv2d):
                 module.reset_parameters()  # MONAI's N(0, 0.02) is made for networks with normalization
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See the class."""
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """See the class. y: the images' classes (b,), where it sees them."""
+        if self.classes and y is not None:
+            planes = functional.one_hot(y, self.classes).to(x.dtype)[:, :, None, None].expand(-1, -1, *x.shape[2:])
+            x = torch.cat([x, planes], dim=1)
         scores: Tensor = self.net(x)[-1]
         return scores
 

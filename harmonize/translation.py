@@ -13,7 +13,7 @@ from harmonize.intensity import HistogramMatch, Identity, Nyul, Percentile, ZSco
 from harmonize.own import SiteImages, rows_of
 from harmonize.randomized import Randomized
 from harmonize.reinhard import Reinhard
-from harmonize.scale import Progress
+from harmonize.scale import Progress, ignore_progress
 from privacy.dp.chunks import compute_repeatably, copy_rows
 from privacy.folder import Folder
 from privacy.message import Params
@@ -32,6 +32,7 @@ __all__ = [
     "Translator",
     "Translators",
     "ZScore",
+    "fit_translator",
     "list_curve_translators",
     "translate_back",
     "translate_each_patient",
@@ -89,6 +90,31 @@ def list_curve_translators() -> tuple[str, ...]:
     """Names of the translators that change images and by which a patient's images depend on no other patient."""
     kinds = (kind for kind in get_args(Translators) if not kind.learns and kind is not Identity)
     return tuple(kind.__dataclass_fields__["name"].default for kind in kinds)
+
+
+def fit_translator(
+    settings: Translator,
+    site_images: SiteImages,
+    shared: Tensor,
+    shared_labels: Tensor,
+    *,
+    seed: int,
+    folder: Folder | None = None,
+    progress: Progress = ignore_progress,
+    device: str | torch.device = "cpu",
+) -> Params:
+    """`Translator.fit`; a CycleGAN also sees the shared images' classes (m,), which only its `by_class` uses."""
+    if isinstance(settings, CycleGan):
+        return settings.fit(
+            site_images,
+            shared,
+            seed=seed,
+            folder=folder,
+            progress=progress,
+            device=device,
+            shared_labels=shared_labels,
+        )
+    return settings.fit(site_images, shared, seed=seed, folder=folder, progress=progress, device=device)
 
 
 def translate_each_patient(settings: Translator, params: Params, images: Tensor, patient: Tensor) -> Tensor:

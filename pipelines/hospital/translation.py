@@ -19,7 +19,7 @@ from harmonize.networks import Inputs
 from harmonize.quality import Quality, measure_quality
 from harmonize.randomized import Randomized
 from harmonize.scale import Progress, Scale
-from harmonize.translation import SiteImages, Translator, translate_back, translate_each_patient
+from harmonize.translation import SiteImages, Translator, fit_translator, translate_back, translate_each_patient
 from harmonize.veto import HARMLESS, Limits, describe_vetoes, list_unknown_figures, list_vetoes
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
@@ -219,9 +219,11 @@ def _translate_cohort(
         inputs, device = inputs_of(cohort), hospital.device
         params = public_translation(hospital.for_all, translator, inputs, progress=report_progress, device=device)
     else:
-        params = translator.fit(
+        params = fit_translator(
+            translator,
             site_images,
             shared["images"],
+            shared["labels"],
             seed=how.seed,
             folder=folder,
             progress=report_progress,

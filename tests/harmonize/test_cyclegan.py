@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from consilium.testing.testbed import MemoryFolder
-from harmonize.cyclegan import PAPER, Batch, CycleGan, compute_losses, make_networks
+from harmonize.cyclegan import PAPER, Batch, CycleGan, _draw_rows, compute_losses, make_networks
 from harmonize.distances import sliced_wasserstein
 from harmonize.generators import Discriminator, Transformer, translate_images
 from harmonize.networks import initialise_module
@@ -377,3 +377,85 @@ def test_a_few_steps_warn_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SMALL.fit(own, shared, seed=0)
+
+
+# Discriminators that see classes, small patches, several members
+
+
+def test_discriminators_that_see_classes_are_told_each_images_own(monkeypatch) -> None:
+    """Dis_shared judges T(x) as of x's class, and Dis_own F(z) as of z's."""
+    s = replace(SMALL, by_class=True)
+    nets, batch = example(s)
+    batch = batch._replace(y=torch.tensor([0, 1, 0]), w=torch.tensor([1, 1, 0]))
+    told: dict[str, list[list[int]]] = {"dis_shared": [], "dis_own": []}
+    for name, seen in told.items():
+        forward = nets[name].forward
+
+        def spy(x: Tensor, y: Tensor, forward=forward, seen=seen) -> Tensor:
+            seen.append(y.tolist())
+            return forward(x, y)
+
+        monkeypatch.setattr(nets[name], "forward", spy)
+    compute_losses(s, nets, batch)
+    assert told == {"dis_shared": [[0, 1, 0], [1, 1, 0]], "dis_own": [[1, 1, 0], [0, 1, 0]]}
+
+
+def test_a_class_is_planes_beside_the_image() -> None:
+    dis = initialise_module(lambda: Discriminator(1, width=4, classes=2), 0)
+    x, y = torch.randn(3, 1, 16, 16), torch.tensor([0, 1, 1])
+    planes = torch.zeros(3, 2, 16, 16)
+    for row, label in enumerate(y.tolist()):
+        planes[row, label] = 1.0
+    assert torch.equal(dis(x, y), dis.net(torch.cat([x, planes], dim=1))[-1])
+    assert not torch.equal(dis(x, y), dis(x, 1 - y))
+
+
+@pytest.mark.parametrize(("layers", "side"), [(1, 16), (2, 34)])
+def test_a_patch_is_as_wide_as_is_said(layers: int, side: int) -> None:
+    dis, x = Discriminator(1, layers=layers), torch.randn(1, 1, 64, 64, requires_grad=True)
+    scores = dis(x)
+    scores[0, 0, scores.shape[2] // 2, scores.shape[3] // 2].backward()
+    assert x.grad is not None
+    assert int((x.grad[0, 0].abs().sum(dim=0) > 0).sum()) == side
+
+
+@given(st.integers(1, 9), st.integers(0, 10**6))
+@settings(max_examples=20)
+def test_batches_by_class_hold_both_equally_often(batch: int, seed: int) -> None:
+    labels = torch.tensor([0] * 17 + [1] * 3)
+    rows = _draw_rows(labels, len(labels), batch, torch.Generator().manual_seed(seed))
+    assert abs(int((labels[rows] == 0).sum()) - int((labels[rows] == 1).sum())) == batch % 2
+
+
+def test_members_are_trainings_of_other_seeds_and_t_is_their_mean() -> None:
+    own, shared = toy()
+    one, three = SMALL.fit(own, shared, seed=5), replace(SMALL, members=3)
+    told: list[tuple[int, int]] = []
+    params = three.fit(own, shared, seed=5, progress=lambda done, total, what: told.append((done, total)))
+    assert equal(
+        {name: params[name] for name in one if "keep" not in name}, {n: v for n, v in one.items() if "keep" not in n}
+    )
+    parts = [
+        {f"translator/{name.split('/', 1)[1]}": value for name, value in params.items() if name.startswith(f"{part}/")}
+        for part in ("translator", "translator-2", "translator-3")
+    ]
+    single = [SMALL.translate({**one, **part}, own.images, own.patient) for part in parts]
+    assert not torch.equal(single[0], single[1]) and not torch.equal(single[1], single[2])
+    assert torch.equal(three.translate(params, own.images, own.patient), torch.stack(single).mean(dim=0))
+    assert [done for done, _ in told] == sorted(done for done, _ in told) and {total for _, total in told} == {9}
+
+
+def test_translation_by_class_needs_both_classes_on_both_sides() -> None:
+    own, shared = toy()
+    s, labels = replace(SMALL, by_class=True), torch.arange(len(shared)) % 2
+    assert set(s.fit(own, shared, seed=0, shared_labels=labels)) == set(SMALL.fit(own, shared, seed=0))
+    for site_images, of_shared in (
+        (own, None),
+        (own, labels[:3]),
+        (own, labels * 0),
+        (own._replace(labels=own.labels * 0), labels),
+    ):
+        with pytest.raises(ValueError, match="by_class needs"):
+            s.fit(site_images, shared, seed=0, shared_labels=of_shared)
+    with pytest.raises(ValueError, match="pool"):
+        replace(s, pool=10)

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from harmonize import synthesis
 from harmonize.prior import PRIORS
-from harmonize.translation import Randomized, list_curve_translators
+from harmonize.translation import CycleGan, Randomized, list_curve_translators
 from pipelines.loader.names import is_name
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.checks.public_pictures import find_unit_problems
 from pipelines.settings.harmonization import RAW, Exported, Harmonize, Oracle, Public
+from pipelines.settings.image_spaces import list_routed_spaces
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem, problems_of
 
@@ -89,6 +90,14 @@ def _site_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
         elif isinstance(translator, Exported) and getattr(run.images, "values", "adc") != "adc":
             text = "exported undoes the units of ADC maps, and images.values is standardized; remove it"
             yield Problem(("translate", space), text)
+        if not (isinstance(translator, CycleGan) and translator.by_class):
+            continue
+        outside = run.outside if space in list_routed_spaces(run) else ()
+        unlabelled = [name for name, site in run.sites.items() if site.unlabelled or name in outside]
+        if unlabelled:
+            text = f"needs labels where a translator learns, and {', '.join(unlabelled)} gives none; leave it out"
+            needs = (("outside",), *(("sites", name, "unlabelled") for name in unlabelled))
+            yield Problem(("translate", space, "by_class"), text, needs=needs)
 
 
 def _promise_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
