@@ -147,6 +147,18 @@ def test_a_prior_in_another_unit_than_the_images_is_told_wherever_it_is_named():
     )
 
 
+@pytest.mark.parametrize("routed", ["translated", "raw"])
+def test_a_translator_by_class_is_refused_where_a_hospital_that_trains_it_has_no_labels(routed):
+    said = copy.deepcopy(BASE)
+    said["harmonize"] = {"translate": {"vafl": {"name": "cyclegan", "by_class": True}}}
+    said["train"]["method_images"] = {"fedavg": "vafl" if routed == "translated" else "raw"}
+    said["sites"]["c"] = copy.deepcopy(said["sites"]["a"])
+    said["outside"] = ["c"]
+    said["route"] = {"shared": "fedavg", "personal": "fedavg", "lines": {"served": {"how": {"name": "as_trained"}}}}
+    wrong = "harmonize.translate.vafl.by_class: needs labels where a translator learns, and c gives none; leave it out"
+    assert (wrong in problems(said)) == (routed == "translated")
+
+
 def test_where_no_prior_is_named_it_is_the_one_in_the_images_unit():
     said = copy.deepcopy(BASE)
     said["train"]["methods"]["ridge"] = {"name": "local_ridge"}
