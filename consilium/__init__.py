@@ -19,6 +19,7 @@ from consilium.running import run, train
 from consilium.sweeping import Sweep, sweep
 from federation.descent import Work
 from federation.weights import Weights
+from pipelines.coordinator.world import RoundEnded
 from pipelines.loader.document import ConfigError
 from pipelines.runs.stopping import Stopped
 from pipelines.settings.learning import Split
@@ -32,6 +33,7 @@ __all__ = [
     "PatientLevel",
     "Policy",
     "Results",
+    "RoundEnded",
     "RunFailed",
     "Score",
     "Split",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -43,6 +43,7 @@ from federation.engine import InProcess, Worker
 from federation.origins import list_origins
 from federation.remote import Pending, Reach, Remote
 from pipelines.coordinator.run import Engines, run_config, simulated_workers
+from pipelines.coordinator.world import RoundEnded
 from pipelines.data.tensors.file import write_private
 from pipelines.external.settings import is_external
 from pipelines.hospital.hospital import KEY
@@ -61,6 +62,7 @@ from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
 Engine: TypeAlias = Literal["in process", "wire"] | Flare
+OnRound: TypeAlias = Callable[[RoundEnded], None]
 SETTINGS = "settings.yaml"
 SIMULATED = (
     "that hospitals are apart: they are simulated in this process, which reads all their patients; policy, gate, "
@@ -81,6 +83,10 @@ HEAD = (
     "Written by consilium.train. `python -m pipelines.run` runs the same, but for code that only a process from Python "
     "registers."
 )
+
+
+def ignore_round(ended: RoundEnded) -> None:
+    """Do nothing after a round of training."""
 
 
 def not_guaranteed(config: Config, shared_names: int = 0) -> tuple[str, ...]:
@@ -127,6 +133,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     engine: Engine = "in process",
     quiet: bool = False,
+    on_round: OnRound = ignore_round,
 ) -> Results:
     """Train, evaluate and attack models of simulated hospitals, and write all pages; or go on with an earlier call.
 
@@ -144,13 +151,15 @@ def train(
         engine: "wire" makes every message cross as bytes, by the adapter that serves FLARE; `Flare(kit=...)` asks
             hospitals on their own machines.
         quiet: no progress on the standard error stream.
+        on_round: called after each round of training with a `RoundEnded`, in this process, where the coordinator is;
+            it sees what hospitals released and nothing else. Rounds of an earlier call are not repeated.
 
     Raises:
         ConfigError: all that is wrong with the arguments; nothing was run.
-        RunFailed: the run ended early; the same call goes on with it.
+        RunFailed: the run ended early, by an error of `on_round` too; the same call goes on with it.
         Stopped: Ctrl-C; likewise.
     """
-    _check_engine(engine)
+    _check_engine(engine, on_round)
     have, methods, place = parse_hospitals(hospitals), methods_of(method), Path(folder)
     register_classes([*methods.values(), model])
     task, names = task_of(have.examples, classes)
@@ -177,27 +186,41 @@ def train(
         if repeats := privacy is None:
             _put_keys(config, have.examples)
     remarks = (*not_guaranteed(config, common_names(have.examples)), *([DERIVED] if repeats and have.examples else []))
-    return _run_stages(config, place / SETTINGS, remarks, "consilium.train", engine=engine, quiet=quiet)
+    return _run_stages(
+        config, place / SETTINGS, remarks, "consilium.train", engine=engine, quiet=quiet, on_round=on_round
+    )
 
 
-def run(settings: str | Path | Mapping[str, Any], *, engine: Engine = "in process", quiet: bool = False) -> Results:
+def run(
+    settings: str | Path | Mapping[str, Any],
+    *,
+    engine: Engine = "in process",
+    quiet: bool = False,
+    on_round: OnRound = ignore_round,
+) -> Results:
     """The command `python -m pipelines.run` as a function. settings: the path of a YAML file, or what it would hold.
+    engine, quiet, on_round: as of `train`.
 
     Raises:
         ConfigError, RunFailed, Stopped: as `train`.
     """
-    _check_engine(engine)
+    _check_engine(engine, on_round)
     path = None if isinstance(settings, Mapping) else Path(settings)
     document = read_document(path) if path is not None else _build_document(settings)
     if is_external(document.data):
         text = "these are settings of an external site; python -m pipelines.run runs them"
         raise ConfigError([Problem(("models",), text)])
     config = _check_document(document, engine, {})
-    return _run_stages(config, path, not_guaranteed(config), "consilium.run", engine=engine, quiet=quiet)
+    return _run_stages(
+        config, path, not_guaranteed(config), "consilium.run", engine=engine, quiet=quiet, on_round=on_round
+    )
 
 
-def _check_engine(engine: object) -> None:
-    """Raises: ConfigError: there is none of this name."""
+def _check_engine(engine: object, on_round: OnRound) -> None:
+    """Raises: ConfigError: there is none of this name, or a function waits for rounds that end in another process."""
+    if isinstance(engine, Flare) and on_round is not ignore_round:
+        text = "is called in the coordinator's process, which over FLARE is another; leave it out"
+        raise ConfigError([Problem(("on_round",), text)])
     if not isinstance(engine, Flare) and engine not in ("in process", "wire"):
         text = f'must be "in process", "wire" or Flare(kit=FOLDER), found {engine!r}'
         raise ConfigError([Problem(("engine",), text)])
@@ -264,7 +287,14 @@ def register_classes(settings: Iterable[object]) -> None:
 
 
 def _run_stages(
-    config: Config, yaml: Path | None, remarks: tuple[str, ...], call: str, *, engine: Engine, quiet: bool
+    config: Config,
+    yaml: Path | None,
+    remarks: tuple[str, ...],
+    call: str,
+    *,
+    engine: Engine,
+    quiet: bool,
+    on_round: OnRound,
 ) -> Results:
     """Run all stages, or go on with them. call: the function that was called."""
     if isinstance(engine, Flare):
@@ -278,7 +308,8 @@ def _run_stages(
     with _private_files(), safe_stop() as stop:
         try:
             engines = (_over_the_wire if engine == "wire" else _engines_in_process)(config, root, stop)
-            ended = run_config(config, stop, Console(stderr=True, quiet=quiet), command=command, engines=engines)
+            console = Console(stderr=True, quiet=quiet)
+            ended = run_config(config, stop, console, command=command, engines=engines, on_round=on_round)
         except (Stopped, ConfigError):
             raise
         except Exception as error:

@@ -20,7 +20,7 @@ HARMONIZE: dict[str, Any] = {
     "shared": 12,
     "copies": 1,
     "translate": {
-        "vafl": {"name": "cyclegan", "steps": 4, "every": 2, "width": 4},
+        "vafl": {"name": "cyclegan", "steps": 4, "every": 2, "width": 4, "by_class": True, "patch": 1, "members": 2},
         "z": {"name": "z_score"},
         "exported": {"name": "exported"},
         "oracle": {"name": "oracle"},

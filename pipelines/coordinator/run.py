@@ -45,7 +45,7 @@ from pipelines.coordinator.stages import (
 )
 from pipelines.coordinator.summary import as_json, publish_page, refused_told, results_table, tell_inside
 from pipelines.coordinator.tracking.sending import track_and_report
-from pipelines.coordinator.world import World
+from pipelines.coordinator.world import RoundEnded, World
 from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.simulated import make_simulated_workers, make_simulation
 from pipelines.loader.document import Document
@@ -166,10 +166,16 @@ def _run_config(
 
 
 def run_config(
-    config: Config, stop: Stop, console: Console, *, command: str, engines: Engines | None = None
+    config: Config,
+    stop: Stop,
+    console: Console,
+    *,
+    command: str,
+    engines: Engines | None = None,
+    on_round: Callable[[RoundEnded], None] = lambda ended: None,
 ) -> Results:
     """Run all stages in the run's folder, keeping finished ones. command: the command that continues the run. engines:
-    as in `run_command`.
+    as in `run_command`. on_round: called after each round of training.
 
     Raises:
         LockedError, StageFailed, Stopped: see `RunLock` and `execute`.
@@ -178,7 +184,7 @@ def run_config(
     root = Path(config.runs) / config.name
     with RunLock(root), _at_work(make_world(config, root, stop, engines=engines, command=command)) as world:
         steps = plan_steps(select_stages(config), world, root, versions=world.versions, command=command)
-        return run_steps(steps, world, console)
+        return run_steps(steps, replace(world, on_round=on_round), console)
 
 
 def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> Results:

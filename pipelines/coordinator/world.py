@@ -34,6 +34,18 @@ CHANGES: Mapping[str, str] = {
 """Refusal codes after which the same settings fail again, and what to change first."""
 
 
+@dataclass(frozen=True)
+class RoundEnded:
+    """A round of a method's training that has ended. round: its number, from 1, of `rounds`. losses: hospital -> round
+    -> validation loss, as far as hospitals have sent them; that of the newest model comes with the next round.
+    """
+
+    method: str
+    round: int
+    rounds: int
+    losses: Mapping[str, Mapping[int, float]]
+
+
 class SitesMissing(RuntimeError):
     """Some sites did not answer a request that every site must answer."""
 
@@ -51,7 +63,8 @@ class World:
     """root: the run's folder at the coordinator. fresh: start finished conversations again. command: the run's command
     line. outside: the engine for external sites. simulation: all hospitals run on this machine. versions: of stages, as
     a run that pays keeps them (`pipelines.runs.read_kept_versions`); empty: the program's own. spend: stages that
-    patients shall pay again, as a person said."""
+    patients shall pay again, as a person said. on_round: called after each round of training, at the coordinator.
+    """
 
     config: Config
     engine: Engine
@@ -64,6 +77,7 @@ class World:
     simulation: bool = True
     versions: Mapping[str, int] = field(default_factory=dict)
     spend: Collection[str] = ()
+    on_round: Callable[[RoundEnded], None] = lambda ended: None
 
     def outside_world(self) -> World:
         """The same world with the external sites in place of the federation's."""

@@ -26,7 +26,7 @@ from pipelines.coordinator.conversations import build_opening, is_averaged, pool
 from pipelines.coordinator.paid_before import check_nothing_lost
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
 from pipelines.coordinator.trained import Matrix, TrainedMethod, read_trainings, write_trained
-from pipelines.coordinator.world import World
+from pipelines.coordinator.world import RoundEnded, World
 from pipelines.loader.overrides import override_settings
 from pipelines.loader.validation import to_plain
 from pipelines.requests.asking import ask
@@ -94,7 +94,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             else:
                 begin, cohorts = read_start(world, inputs, label), read_cohorts_of_method(world.config, inputs, label)
                 counts = count_examples(world, inputs, label)
-                trained[label] = train_method(seeded, label, cohorts, report_progress, begin, counts)
+                trained[label] = train_method(seeded, label, cohorts, report_progress, begin, counts, training)
                 trained[label] = replace(trained[label], training=training)
             write_trained(out, trained[label])
             before += rounds_of_method
@@ -171,8 +171,11 @@ def train_method(
     report_progress: Callable[[int], None],
     begin: Start | None,
     counts: Mapping[str, Mapping[str, int]],
+    training: int | None = None,
 ) -> TrainedMethod:
-    """Train one method, continuing where an earlier run of the same settings stopped. counts: of `count_examples`."""
+    """Train one method, continuing where an earlier run of the same settings stopped. counts: of `count_examples`.
+    training: its number, as of `list_trainings`.
+    """
     config, algorithm = world.config, world.config.train.methods[label]
     rounds = method_schedule(algorithm, config.train.schedule).rounds
     engine, site_cohorts = world.engine, cohorts
@@ -195,7 +198,10 @@ def train_method(
 
     def check_and_report(outcome: Outcome) -> None:
         world.stop.check()
-        report_progress(min(outcome.round, rounds))
+        done = min(outcome.round, rounds)
+        report_progress(done)
+        if done:
+            world.on_round(RoundEnded(name_training(label, training), done, rounds, read_losses(outcome)))
 
     openings = {
         site: Message({}, build_opening(world, label, site, site_cohorts[site].cohort) | start_facts)
@@ -223,6 +229,14 @@ def train_method(
         ),
     )
     return _summarize_training(world, label, name, outcome, count_values(initial), begin)
+
+
+def read_losses(outcome: Outcome) -> dict[str, dict[int, float]]:
+    """Hospital -> round -> validation loss, of the rounds whose loss is a number."""
+    return {
+        site: {int(number): float(loss) for number, loss in losses.items() if isinstance(loss, int | float)}
+        for site, losses in outcome.losses.items()
+    }
 
 
 def _summarize_training(
