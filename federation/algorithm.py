@@ -98,13 +98,15 @@ def _declares(algorithm: Algorithm, promise: str) -> bool:
 
 
 def find_class_needs(algorithm: Algorithm, task: Task) -> list[str]:
-    """A sentence if a method needs classes, and the task learns a number. A method declares this by an attribute or
-    property `needs_classes`, which says what for; a class that inherits its functions inherits it, too.
+    """A sentence if a method needs classes, one an example, and the task learns a number or several findings. A method
+    declares this by an attribute or property `needs_classes`, which says what for; a class that inherits its functions
+    inherits it, too.
     """
     why: str = getattr(algorithm, "needs_classes", "")
-    if task.kind != "regression" or not why:
+    if task.kind not in ("regression", "findings") or not why:
         return []
-    return [f"{algorithm.name} needs classes, and the task is a number: {why}; leave this method out"]
+    what = "a number" if task.kind == "regression" else "several findings"
+    return [f"{algorithm.name} needs classes, and the task is {what}: {why}; leave this method out"]
 
 
 def recipient_of(algorithm: Algorithm) -> Recipient:

@@ -12,7 +12,8 @@ and Recht, NIPS 2007; orthogonal ones, Yu et al., Orthogonal random features, NI
 model holds a weight for each wave, and no row of a patient.
 
 Of a number they are ridge regression (RidgeCV) and support vector regression (SVR, epsilon 0.1 of the labels' standard
-deviation), by the same strengths, cost and kernel.
+deviation), by the same strengths, cost and kernel. Of several findings each is learnt for itself, from the rows where
+it is known.
 
 Decisions become probabilities by logistic regression on decisions for patients that the learner was not fitted to
 (Platt, 1999), in three folds by patient.
@@ -34,10 +35,11 @@ from torch import Tensor, nn
 from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
+from federation.findings import UNKNOWN, decode_findings
 from federation.local import Local
 from federation.parameters import prefixed, read_parameters
 from federation.promised import resolve_name
-from federation.task import STEPS, Output, Task
+from federation.task import STEPS, Kind, Output, Task
 from privacy.dp.access import Draw
 from privacy.message import Call, Message
 
@@ -86,7 +88,7 @@ class Alone:
         if not isinstance(drawn, Draw):
             raise TypeError(f"{self.name} needs training rows, and private access hands out none")
         module = self.network(site.task)
-        fit_machine(module, drawn.x.cpu(), drawn.y.cpu(), drawn.patient.cpu(), site.task.classes)
+        fit_machine(module, drawn.x.cpu(), drawn.y.cpu(), drawn.patient.cpu(), site.task.classes, site.task.kind)
         return Message(), Message(prefixed("model", read_parameters(module.to(site.device))))
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
@@ -133,9 +135,11 @@ def _draw_directions(width: int, waves: int) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(directions)).float()
 
 
-def fit_machine(module: Machine, x: Tensor, y: Tensor, patient: Tensor, classes: int) -> None:
+def fit_machine(
+    module: Machine, x: Tensor, y: Tensor, patient: Tensor, classes: int, kind: Kind = "classification"
+) -> None:
     """Fit the module's parameters to rows x (n, d) with labels y and patients (n,). classes: 1 = labels are numbers, in
-    steps of their range.
+    steps of their range. kind: of the task; `findings` = labels are those of `federation.findings`.
     """
     if module.waves and len(x) > ROWS:
         chosen_rows = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(x))[:ROWS]))
@@ -148,8 +152,8 @@ def fit_machine(module: Machine, x: Tensor, y: Tensor, patient: Tensor, classes:
         if classes == 1:
             weight, bias = fit_number(z, y.numpy(), machine=module.waves > 0)
         else:
-            learn = _fit_svm if module.waves else _fit_ridge
-            weight, bias = fit_calibrated_logits(learn, z, y.numpy(), patient.numpy(), classes)
+            fit = fit_findings if kind == "findings" else fit_calibrated_logits
+            weight, bias = fit(_fit_svm if module.waves else _fit_ridge, z, y.numpy(), patient.numpy(), classes)
         module.head.weight.copy_(torch.from_numpy(weight))
         module.head.bias.copy_(torch.from_numpy(bias))
 
@@ -209,6 +213,20 @@ def fit_calibrated_logits(
         return weight, bias
     decisions, slope, offset = learn(z, number), *_fit_calibration(learn, z, number, patient)
     weight[present], bias[present] = slope @ decisions.weight, slope @ decisions.bias + offset
+    return weight, bias
+
+
+def fit_findings(learn: Learner, z: Floats, y: Integers, patient: Integers, number: int) -> tuple[Floats, Floats]:
+    """Weight (number, d) and bias (number,) of the log-odds of each finding, from the rows where it is known; 0 where
+    it never is. y: as `federation.findings.encode_findings` has it.
+    """
+    states = decode_findings(torch.from_numpy(y), number).numpy()
+    weight, bias = np.zeros((number, z.shape[1])), np.zeros(number)
+    for finding, column in enumerate(states.T):
+        known = column != UNKNOWN
+        if known.any():
+            both, offsets = fit_calibrated_logits(learn, z[known], column[known], patient[known], 2)
+            weight[finding], bias[finding] = both[1] - both[0], offsets[1] - offsets[0]
     return weight, bias
 
 

@@ -10,6 +10,7 @@ import torch
 
 from federation.algorithm import Algorithm, Memory
 from federation.descent import Site, Work
+from federation.findings import encode_findings
 from federation.parameters import read_parameters
 from federation.participant import answer_training_call, facts_of_fixed
 from federation.randomness import use_seed
@@ -183,8 +184,14 @@ def _list_texts(value: Json) -> Iterator[str]:
 
 
 def zero_patients(task: Task, count: int = 2) -> dict[Split, Rows]:
-    """Invented patients of zeros, one row each, with the classes in turn, or with both ends of a number's range."""
-    labels = torch.arange(count) % 2 * STEPS if task.kind == "regression" else torch.arange(count) % task.classes
+    """Invented patients of zeros, one row each, with the classes in turn, with both ends of a number's range, or with
+    no finding and all in turn.
+    """
+    labels = torch.arange(count) % task.classes
+    if task.kind == "regression":
+        labels = torch.arange(count) % 2 * STEPS
+    elif task.kind == "findings":
+        labels = encode_findings((torch.arange(count) % 2)[:, None].expand(count, task.classes))
     y = labels.view(count, *[1] * len(task.spatial)).repeat(1, *task.spatial)
     rows = Rows(torch.zeros(count, *task.inputs), y, torch.arange(count))
     return {"train": rows, "validation": rows}

@@ -1,7 +1,8 @@
 """The learning task of all sites: the kind of label, the network, and the loss of one example.
 
 Classification has a class per example; segmentation has a class per pixel or voxel, of which 0 is the background;
-regression has a number per example, as a step of its declared range.
+regression has a number per example, as a step of its declared range; findings are several an example, each yes, no or
+unknown, in one whole number (`federation.findings`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from federation.findings import MOST_FINDINGS, findings_loss
 from federation.parameters import loaded
 from privacy.dp.access import Batch, Forward
 from privacy.dp.chunks import apply_to_each_row, at_once
 from privacy.message import Params
 
-Kind: TypeAlias = Literal["classification", "segmentation", "regression"]
+Kind: TypeAlias = Literal["classification", "segmentation", "regression", "findings"]
 STEPS = 2**16
 """A number that is learnt is kept as one of the steps 0 .. STEPS of its declared range: labels are whole numbers in
 every task, and nothing that is learnt or scored depends on the unit."""
@@ -29,7 +31,7 @@ class Output(NamedTuple):
     """What every network returns. logits: (b, classes); features: (b, d); maps: class activation maps or None.
 
     In segmentation logits are (b, classes, *spatial), features (b, d, *spatial), and maps None. In regression logits
-    are (b, 1): -1 is the low end of the range, 1 the high end.
+    are (b, 1): -1 is the low end of the range, 1 the high end. Of findings each has a logit of its own, (b, findings).
     """
 
     logits: Tensor
@@ -40,8 +42,8 @@ class Output(NamedTuple):
 class Model(Protocol):
     """Settings that build a network. Its parts are named `stem`, `blocks.k`, `head`, so that methods can split it.
 
-    A segmentation model has an attribute `kind`. A model of labels that can also give one number an example, because
-    its loss is `label_loss`, has an attribute `numbers`, which is True.
+    A segmentation model has an attribute `kind`. A model of labels that can also give one number an example, or several
+    findings, because its loss is `label_loss`, has an attribute `numbers`, which is True.
     """
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
@@ -64,7 +66,7 @@ class Holder(Protocol):
 @dataclass(frozen=True)
 class Task:
     """inputs: shape of one example, without the batch; classes: number of label values, which are 0 .. classes-1; 1 in
-    regression, whose labels are 0 .. STEPS.
+    regression, whose labels are 0 .. STEPS; of several findings their number.
     begun: initial parameters of a new network; parameters that are not in it are drawn at random, all if it is None.
     frozen: tensors that networks use and neither train nor send, as the text transformer of `federation.models.clip`.
     ordered: whether each class is more than the one before it, as grades are; then losses know the order.
@@ -89,6 +91,13 @@ class Task:
                 raise ValueError(f"the model {what} gives no number: choose another, as cnn, resnet18, mlp or features")
             if self.classes != 1:
                 raise ValueError(f"regression has one number an example, found classes {self.classes}: say 1")
+        elif self.kind == "findings":
+            if model_kind != "classification" or getattr(self.model, "numbers", False) is not True:
+                raise ValueError(f"the model {what} gives no findings: choose another, as cnn, resnet18 or features")
+            if getattr(self.model, "logits", "all") == "one":
+                raise ValueError(f"the model {what} has logits: one, and each finding needs its own: say all")
+            if not 2 <= self.classes <= MOST_FINDINGS:
+                raise ValueError(f"there are 2 to {MOST_FINDINGS} findings an example, found {self.classes}")
         elif model_kind != self.kind:
             raise ValueError(f"the model {what} is for {model_kind}, the task is {self.kind}: choose another of them")
         if self.ordered and self.kind != "classification":
@@ -119,8 +128,11 @@ class Task:
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
         """The model's own loss of each example (b,). Of ordered classes `ranked_probability_loss` takes its place where
-        it is `label_loss`, as an attribute `numbers` tells, and is added to a loss of another kind.
+        it is `label_loss`, as an attribute `numbers` tells, and is added to a loss of another kind. Of several findings
+        `findings_loss`.
         """
+        if self.kind == "findings":
+            return findings_loss(output.logits, y)
         if not self.ordered:
             return self.model.losses(output, y)
         ranked = ranked_probability_loss(output.logits, y)
@@ -135,15 +147,18 @@ class Task:
 
     def comparable_loss(self, output: Output, y: Tensor) -> Tensor:
         """The loss of each example (b,) that depends on no model's settings and needs no maps: `label_loss`, of ordered
-        classes `ranked_probability_loss`, or in segmentation `overlap_loss`.
+        classes `ranked_probability_loss`, of several findings `findings_loss`, or in segmentation `overlap_loss`.
         """
+        if self.kind == "findings":
+            return findings_loss(output.logits, y)
         if self.kind == "segmentation":
             return overlap_loss(output, y)
         return ranked_probability_loss(output.logits, y) if self.ordered else label_loss(output, y)
 
     def probabilities(self, module: nn.Module, x: Tensor, *, alone: bool = False) -> Tensor:
         """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode; in regression (n, 1), the place
-        of the predicted number in its range, 0 = the low end, 1 = the high end.
+        of the predicted number in its range, 0 = the low end, 1 = the high end; of findings (n, findings), each for
+        itself, so that a row does not sum to 1.
 
         alone: each example passes by itself, so that its probabilities do not depend on the others, not even by
         rounding. Values that are released with noise must be computed so: `privacy.dp.persample` says why.
@@ -151,6 +166,8 @@ class Task:
 
         def predict(part: Tensor) -> Tensor:
             logits: Tensor = module(part).logits
+            if self.kind == "findings":
+                return logits.sigmoid()
             return place_in_range(logits) if self.kind == "regression" else logits.softmax(dim=1)
 
         module.eval()

@@ -92,11 +92,12 @@ def parse_membership(facts: Mapping[str, Json]) -> Membership:
 
 
 def _compute_losses(task: Task, module: nn.Module, rows: Rows) -> NDArray[np.float64]:
-    """Cross-entropy of each row, in evaluation mode."""
+    """Cross-entropy of each row, or what a number or findings have in its place, in evaluation mode."""
     module.eval()
     with torch.no_grad():
         pairs = zip(torch.split(rows.x, 256), torch.split(rows.y, 256), strict=True)
-        losses = torch.cat([label_loss(module(x), y).double().cpu() for x, y in pairs])
+        compute = task.comparable_loss if task.kind == "findings" else label_loss
+        losses = torch.cat([compute(module(x), y).double().cpu() for x, y in pairs])
     return np.asarray(losses.nan_to_num().numpy(), dtype=np.float64)
 
 

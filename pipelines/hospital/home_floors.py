@@ -62,7 +62,7 @@ def _learn_floors(hospital: Hospital, start: Opening, run: str) -> list[HomeFloo
         rows, module = splits["train"], algorithm.network(task)
         # A reply that failed would tell of patients what no noise hides; the page goes without this line.
         with suppress(Exception):
-            fit_machine(module, rows.x, rows.y, rows.patient, task.classes)
+            fit_machine(module, rows.x, rows.y, rows.patient, task.classes, task.kind)
             served = Calibrated(module.eval())
             alone = replace(start, algorithm=algorithm, protection=None)
             make_ready(hospital, label, alone, served, cohort, {"run": run, "checkpoint": "latest", "round": 1})
