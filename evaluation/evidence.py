@@ -1,4 +1,6 @@
-"""The evidence in a hospital's reply: counts, noised counts, overlaps of masks, or errors of numbers."""
+"""The evidence in a hospital's reply: counts, noised counts, overlaps of masks, errors of numbers, or counts of
+several findings.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from evaluation.findings import from_noised_tensors as from_noised_findings
+from evaluation.findings import from_tensors as from_findings
 from evaluation.histograms import from_tensors
 from evaluation.noised import from_tensors as from_noised
 from evaluation.numbers import from_noised_tensors as from_noised_errors
@@ -21,6 +25,10 @@ def parse_evidence(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *
     Raises:
         ValueError: the tensors are none of these.
     """
+    if "finding_noised" in tensors:
+        return from_noised_findings(tensors, facts, copies=copies, seed=seed)
+    if "finding_scores" in tensors:
+        return from_findings(tensors)
     if "error_bins" in tensors:
         return from_noised_errors(tensors, facts, copies=copies, seed=seed)
     if "errors" in tensors:

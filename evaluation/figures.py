@@ -15,6 +15,7 @@ import numpy as np
 
 from evaluation.choice import interval_sign
 from evaluation.drawing import INK, Picture, render_svg
+from evaluation.findings import Findings
 from evaluation.histograms import Counts, Floats, Ints
 from evaluation.metrics import auc, roc_curve
 from evaluation.panels import (
@@ -149,6 +150,18 @@ def draw_roc_by_class(
     caption = f"{what}, on the hospital's own test patients, from histograms of probability."
     words = f"ROC curves by {'cut' if has_cuts else 'class'}"
     return Picture(picture.title, caption, picture.html.replace("ROC curves by hospital", words))
+
+
+def draw_roc_by_finding(
+    findings: Mapping[str, Findings], names: Sequence[str], *, order: Sequence[str] = (), part: str = ""
+) -> Picture:
+    """ROC curves of one site's models, a panel per finding and a line per method. findings: by method. names: of the
+    findings. order, part: as above.
+    """
+    shown = {name: {m: one.each[k].scores[0, 0] for m, one in findings.items()} for k, name in enumerate(names)}
+    picture = draw_roc_curves(shown, order=order, part=part)
+    caption = "Each finding, on the hospital's own test patients of whom it is known, from histograms of probability."
+    return Picture(picture.title, caption, picture.html.replace("ROC curves by hospital", "ROC curves by finding"))
 
 
 def draw_learning_curves(

@@ -3,7 +3,7 @@
 The majority-class baseline gives all images of a hospital one score, the share of positive images in its test set, and
 the most common class, or of ordered classes the median one. Its AUC and balanced accuracy are 0.5 at each hospital;
 over the pooled sample of all hospitals its AUC shows how much is gained by distinguishing the hospitals. It is a
-generous baseline: the share is that of the test set, not of training.
+generous baseline: the share is that of the test set, not of training. Of several findings it guesses each for itself.
 
 The baseline of a number is the median guess: the median of the hospital's training labels for every image, which has
 the least mean absolute error of all such guesses. The baseline of segmentation is the mean mask: every image gets the
@@ -19,6 +19,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evaluation.findings import Findings, guess_shares
 from evaluation.grades import predict_grades
 from evaluation.histograms import ODDS, Counts
 from evaluation.numbers import Errors
@@ -82,4 +83,11 @@ def add_floor(tables: Mapping[str, Table], scored: Mapping[str, Overlaps | Error
             (pair, evidence) for pair, evidence in own_model_table(table).items() if isinstance(evidence, Counts)
         )
         baseline.update({pair: majority_baseline(evidence) for pair, evidence in counted_pairs if pair[0] == pair[1]})
+        baseline.update(
+            {
+                pair: guess_shares(evidence, majority_baseline)
+                for pair, evidence in own_model_table(table).items()
+                if isinstance(evidence, Findings) and pair[0] == pair[1]
+            }
+        )
     return {**tables, name: baseline} if baseline else dict(tables)

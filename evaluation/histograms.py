@@ -117,9 +117,9 @@ def count_scores(
     bin_ = np.minimum((shown * bins).astype(np.int64), bins - 1)
     rows = shown.shape[1]
     column = (np.arange(rows) * 2 + this) * bins + bin_
-    scores = _tally_weighted(patient[:, None], column, weights, rows * 2 * bins)
+    scores = tally_weighted(patient[:, None], column, weights, rows * 2 * bins)
     predicted = predict_labels(p, ordered=ordered)
-    confusion = _tally_weighted(patient, y * classes + predicted, weights, classes * classes)
+    confusion = tally_weighted(patient, y * classes + predicted, weights, classes * classes)
     return Counts(
         scores.reshape(copies + 1, rows, 2, bins),
         confusion.reshape(copies + 1, classes, classes),
@@ -229,7 +229,7 @@ def draw_patient_weights(patients: Ints, copies: int, seed: int, site: str) -> I
     return np.bincount(drawn.ravel(), minlength=copies * number).reshape(copies, number)
 
 
-def _tally_weighted(patient: Ints, column: Ints, weights: Ints, width: int) -> Ints:
+def tally_weighted(patient: Ints, column: Ints, weights: Ints, width: int) -> Ints:
     """(1 + B, width): how often each column occurs, each patient counted as often as it is in the copy."""
     from scipy import sparse  # slow to import
 

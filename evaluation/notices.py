@@ -265,7 +265,7 @@ def _run_class_notices(page: RunPage) -> Iterator[Notice]:
     """Notices of odd classes, only where hospitals count images exactly: a noised count does not show whether it is
     0.
     """
-    if page.structures or page.number is not None:
+    if page.structures or page.number is not None or page.findings.names:
         return
     counts_by_site = {
         site.site: counts
@@ -282,7 +282,7 @@ def _run_class_notices(page: RunPage) -> Iterator[Notice]:
 def _site_class_notices(page: SitePage) -> Iterator[Notice]:
     """A notice if this hospital probably counts its classes from another number."""
     counts = _count_classes(page.splits, page.classes)
-    if counts and not page.structures and page.number is None:
+    if counts and not page.structures and page.number is None and not page.findings.names:
         strange = {page.site: sum(study.reason == "bad_label" for study in page.quarantine)}
         yield from _counting_notices({page.site: counts}, page.classes, strange)
 

@@ -1,7 +1,7 @@
 """Protocols: which model is tested on which patients.
 
-All protocols read one table of evidence by (model site, test site): counts, overlaps of masks, or errors of numbers.
-The terms, and what the papers call the same thing:
+All protocols read one table of evidence by (model site, test site): counts, overlaps of masks, errors of numbers, or
+counts of several findings. The terms, and what the papers call the same thing:
 
 private: each site's model on its own test patients (VAFL and CusFL: private testing; FENDA for local models: siloed).
 public: each site's model on the union of all test sets, then the mean over models (CusFL V).
@@ -20,7 +20,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from evaluation import numbers, overlap
+from evaluation import findings, numbers, overlap
+from evaluation.findings import Findings
 from evaluation.histograms import Counts, Floats, pool_counts
 from evaluation.intervals import Estimate, percentile_interval
 from evaluation.metrics import Measure
@@ -28,8 +29,8 @@ from evaluation.numbers import Errors
 from evaluation.overlap import Overlaps
 from evaluation.support import NOISE_SHARE, Support
 
-Evidence: TypeAlias = Counts | Overlaps | Errors
-"""A hospital's scores of a model that predicts classes, masks, or numbers."""
+Evidence: TypeAlias = Counts | Overlaps | Errors | Findings
+"""A hospital's scores of a model that predicts classes, masks, numbers, or several findings."""
 Table: TypeAlias = Mapping[tuple[str, str], Evidence]
 """Evidence by (model site, test site)."""
 
@@ -82,9 +83,12 @@ def pool_evidence(sites: Sequence[Evidence]) -> Evidence:
     counts = [evidence for evidence in sites if isinstance(evidence, Counts)]
     overlaps = [evidence for evidence in sites if isinstance(evidence, Overlaps)]
     errors = [evidence for evidence in sites if isinstance(evidence, Errors)]
-    if sum(map(bool, (counts, overlaps, errors))) > 1:
-        each = f"{len(counts)} counts, {len(overlaps)} overlaps and {len(errors)} errors"
+    several = [evidence for evidence in sites if isinstance(evidence, Findings)]
+    if sum(map(bool, (counts, overlaps, errors, several))) > 1:
+        each = f"{len(counts)} counts, {len(overlaps)} overlaps, {len(errors)} errors and {len(several)} of findings"
         raise ValueError(f"{each} do not mix: score one task at a time")
+    if several:
+        return findings.pool_findings(several)
     if errors:
         return numbers.pool_errors(errors)
     return overlap.pool_overlaps(overlaps) if overlaps else pool_counts(counts)

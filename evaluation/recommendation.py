@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.findings import UNKNOWN
 from evaluation.grades import list_rows
 from evaluation.histograms import Floats
 
@@ -51,7 +52,8 @@ LEVEL = 0.95
 
 class Validated(NamedTuple):
     """A hospital's validation rows: classes y (n,) and patients (n,), and probabilities (n, C) of each model; of
-    numbers places y in the range, and predicted places (n, 1). ordered: whether each class is more than the one before.
+    numbers places y in the range, and predicted places (n, 1); of findings y (n, K) as in `evaluation.findings`, and a
+    probability (n, K) of each. ordered: whether each class is more than the one before.
     """
 
     y: NDArray[Any]
@@ -60,8 +62,15 @@ class Validated(NamedTuple):
     ordered: bool = False
 
     @property
+    def are_findings(self) -> bool:
+        """Whether several findings are predicted."""
+        return np.ndim(self.y) == 2
+
+    @property
     def are_numbers(self) -> bool:
         """Whether numbers are predicted."""
+        if self.are_findings:
+            return False
         return any(p.shape[1] == 1 for p in self.probabilities.values())
 
 
@@ -163,8 +172,11 @@ def measure_gains(
 
 def score_models(validated: Validated) -> dict[str, float]:
     """The AUC of each model on the validation rows; without those that have none. Of numbers 1 - the mean absolute
-    error in shares of the range.
+    error in shares of the range; of findings the mean of their AUC.
     """
+    if validated.are_findings:
+        means = {label: _average_auc(validated.y, p) for label, p in validated.probabilities.items()}
+        return {label: mean for label, mean in means.items() if math.isfinite(mean)}
     if validated.are_numbers:
         return {label: 1 - float(np.abs(p[:, 0] - validated.y).mean()) for label, p in validated.probabilities.items()}
     weights = np.ones((len(validated.y), 1))
@@ -285,6 +297,19 @@ def mean_auc(y: NDArray[np.int64], probabilities: Floats, weights: Floats, *, or
         return np.full(weights.shape[1], math.nan)
     mean: Floats = np.mean([_weighted_auc(holds[:, k] == 1, scores[:, k], weights) for k in present], axis=0)
     return mean
+
+
+def _average_auc(states: NDArray[Any], probabilities: Floats) -> float:
+    """The mean AUC of the findings that some rows have and others do not, each on the rows where it is known; NaN
+    without such findings. states, probabilities: (n, K).
+    """
+    each = []
+    for column, scores in zip(states.T, probabilities.T, strict=True):
+        known = column != UNKNOWN
+        if len(np.unique(column[known])) > 1:
+            ones = np.ones((int(known.sum()), 1))
+            each.append(float(_weighted_auc(column[known] == 1, scores[known], ones)[0]))
+    return float(np.mean(each)) if each else math.nan
 
 
 def _weighted_auc(positive: NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:

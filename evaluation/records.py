@@ -15,6 +15,7 @@ from evaluation.augmented import AugmentedRow
 from evaluation.classes import Classes
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
+from evaluation.findings import Several
 from evaluation.harmony import Harmony
 from evaluation.leaving import Left
 from evaluation.numbers import Number
@@ -206,16 +207,31 @@ class RunPage:
     merging: str = ""
     number: Number | None = None
     ordered: bool = False
+    findings: Several = Several()
 
     @property
     def bands(self) -> tuple[str, ...]:
-        """Names of what examples are counted by, beside two classes: classes, or bands of the number's range."""
-        return self.classes if self.number is None else self.number.bands
+        """Names of what examples are counted by, beside two classes: classes, or bands of the number's range, or how
+        many findings they have.
+        """
+        return self.findings.bands or (self.classes if self.number is None else self.number.bands)
+
+    @property
+    def counted_by(self) -> str:
+        """What these names are of."""
+        return "number of findings" if self.findings.names else "class" if self.number is None else self.number.what
 
     @property
     def scored_parts(self) -> tuple[str, ...]:
-        """The names of what has scores of its own, beside two classes: classes, or cuts between ordered ones."""
-        return Classes(self.classes, self.ordered).scored_parts
+        """The names of what has scores of its own, beside two classes: classes, or cuts between ordered ones, or
+        findings.
+        """
+        return self.findings.names or Classes(self.classes, self.ordered).scored_parts
+
+    @property
+    def part_word(self) -> str:
+        """What these are."""
+        return "finding" if self.findings.names else "cut" if self.ordered else "class"
 
 
 @dataclass(frozen=True)
@@ -286,16 +302,27 @@ class SitePage:
     home_floors: tuple[str, ...] = ()
     number: Number | None = None
     ordered: bool = False
+    findings: Several = Several()
 
     @property
     def bands(self) -> tuple[str, ...]:
         """As of `RunPage`."""
-        return self.classes if self.number is None else self.number.bands
+        return self.findings.bands or (self.classes if self.number is None else self.number.bands)
+
+    @property
+    def counted_by(self) -> str:
+        """As of `RunPage`."""
+        return "number of findings" if self.findings.names else "class" if self.number is None else self.number.what
 
     @property
     def scored_parts(self) -> tuple[str, ...]:
         """As of `RunPage`."""
-        return Classes(self.classes, self.ordered).scored_parts
+        return self.findings.names or Classes(self.classes, self.ordered).scored_parts
+
+    @property
+    def part_word(self) -> str:
+        """As of `RunPage`."""
+        return "finding" if self.findings.names else "cut" if self.ordered else "class"
 
 
 @dataclass(frozen=True)

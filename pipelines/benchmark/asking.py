@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from evaluation.evidence import parse_evidence
+from evaluation.findings import Findings
 from evaluation.histograms import Counts
 from evaluation.numbers import Errors
 from evaluation.overlap import Overlaps
@@ -181,10 +182,10 @@ def _evidence_shape(evidence: Evidence) -> tuple[bool, bool, int, int]:
     bootstrap.
 
     Raises:
-        ValueError: numbers were scored, which no model of a benchmark predicts.
+        ValueError: numbers or findings were scored, which no model of a benchmark predicts.
     """
-    if isinstance(evidence, Errors):
-        raise ValueError("it scores a number")
+    if isinstance(evidence, Errors | Findings):
+        raise ValueError(f"it scores {'a number' if isinstance(evidence, Errors) else 'several findings'}")
     masks = isinstance(evidence, Overlaps)
     return (
         masks,
