@@ -154,7 +154,7 @@ def _build_predictor(
     ready: Ready, source: Files, out: Path, request: ResultRequest, when: datetime, replaced: Sequence[ResultFile]
 ) -> Predictor:
     """A predictor for the request; its reports name the earlier ones that they replace."""
-    scores = ready.task.kind == "classification"
+    scores = ready.task.kind in ("classification", "findings")
     settings = (ready, request.threshold, out, source, request.gland)
     predictor = open_predictor(
         *settings, reports=scores, captures=scores and request.captures, when=when, pseudonymous=request.pseudonymous

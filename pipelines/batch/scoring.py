@@ -159,6 +159,8 @@ def _decide_study(
     """The index of the example with the highest score, the cells of the row, and the finding for a report."""
     if predictor.ready.number is not None:
         return _decide_number(predictor.ready.number, probabilities, position)
+    if predictor.ready.task.kind == "findings":
+        return _decide_findings(predictor, probabilities, position)
     if predictor.ready.names:
         return _decide_class(predictor.ready, probabilities, position)
     scores = probabilities[:, 1]
@@ -192,6 +194,21 @@ def _decide_class(ready: Ready, probabilities: Tensor, position: Array) -> tuple
     return top, row, Finding(name=name, classes=dict(zip(ready.names, class_probabilities.tolist(), strict=True)))
 
 
+def _decide_findings(
+    predictor: Predictor, probabilities: Tensor, position: Array
+) -> tuple[int, tuple[object, ...], Finding]:
+    """As `_decide_study`, for several findings: of each the highest probability of any example. The example that counts
+    is that of the most probable finding.
+    """
+    highest = probabilities.max(dim=0).values
+    top = int(probabilities[:, int(highest.argmax())].argmax())
+    shares = dict(zip(predictor.ready.names, highest.tolist(), strict=True))
+    present = [name for name, share in shares.items() if share >= predictor.threshold]
+    row = (" ".join(present), int(position[top]), *(f"{share:.6f}" for share in shares.values()))
+    name = "positive" if present else "negative"
+    return top, row, Finding(name=name, positive=bool(present), threshold=predictor.threshold, several=shares)
+
+
 def _decide_number(number: LabelRange, places: Tensor, position: Array) -> tuple[int, tuple[object, ...], Finding]:
     """As `_decide_study`, for a number: the mean over a study's examples, and the smallest and the largest of them."""
     values = number.low + number.width * places[:, 0].double()
@@ -215,6 +232,8 @@ def list_columns(
         columns = (*STUDY_COLUMNS, "class", "highest_at", *(f"p_{name}" for name in names)) if names else SCORE_COLUMNS
     elif kind == "regression":
         columns = NUMBER_COLUMNS
+    elif kind == "findings":
+        columns = (*STUDY_COLUMNS, "findings", "highest_at", *(f"p_{name}" for name in names))
     else:
         columns = (
             *STUDY_COLUMNS,

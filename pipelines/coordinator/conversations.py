@@ -81,10 +81,12 @@ def _protection_facts(config: Config, label: str, site: str) -> dict[str, Json]:
 
 
 def _target_facts(config: Config, site: str) -> dict[str, Json]:
-    """Which masks a site learns; pooled cohorts have one kind only. Of labels, whether they are ordered."""
+    """Which masks a site learns; pooled cohorts have one kind only. Of labels, whether they are ordered, or several
+    findings.
+    """
     target = config.task.target
     if target is None:
-        return {"ordered": True} if config.task.ordered else {}
+        return {"ordered": True} if config.task.ordered else {"findings": True} if config.task.findings else {}
     return {"target": "masks" if site == CENTRAL else target}
 
 
@@ -111,7 +113,7 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
         }
         classes = task.classes if task.kind == "classification" else ()
         pooled = world.ask_all(POOL, world.run(f"pool-{name}"), questions)
-        write_pooled_cohort(hospital, name, pooled, classes, task.number)
+        write_pooled_cohort(hospital, name, pooled, classes, task.number, task.findings)
     return InProcess({CENTRAL: make_worker(hospital)}), {CENTRAL: SiteCohort(name, name)}
 
 
@@ -129,9 +131,11 @@ def write_pooled_cohort(
     pooled: Mapping[str, Pooled],
     classes: Sequence[str] = (),
     number: LabelRange | None = None,
+    findings: Sequence[str] = (),
 ) -> None:
     """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site.
-    classes: names of the labels, if not negative and positive. number: the range of labels that are numbers.
+    classes: names of the labels, if not negative and positive. number: the range of labels that are numbers. findings:
+    names of several.
 
     Masks, where they are what is learnt, become the cohort's label maps, whatever they were at the sites.
     """
@@ -161,6 +165,13 @@ def write_pooled_cohort(
         mask=empty.clone() if truth.dim() == 1 else truth.to(torch.uint8),
         split=torch.cat(parts["split"]),
         patients=tuple(f"pooled-{number}" for number in range(offset)),
-        recipe={"number": number.to_json()} if number else {"labels": [*classes]} if classes else {},
+        recipe=_name_labels(classes, number, findings),
     )
     DiskFolder(hospital.cohort_folder(name)).write(COHORT, to_bytes(to_message(cohort)))
+
+
+def _name_labels(classes: Sequence[str], number: LabelRange | None, findings: Sequence[str]) -> dict[str, Json]:
+    """What a pooled cohort's recipe says of its labels."""
+    if number is not None:
+        return {"number": number.to_json()}
+    return {"findings": [*findings]} if findings else {"labels": [*classes]} if classes else {}

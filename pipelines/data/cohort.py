@@ -19,6 +19,7 @@ from pipelines.data.accounts import Account, account_facts, list_accounts
 from pipelines.data.examples import open_source
 from pipelines.data.images import IMAGES, AnyImages, Features, Target
 from pipelines.data.intake import Intake, WaitingStudy
+from pipelines.data.label_findings import find_finding_bands, name_finding_bands
 from pipelines.data.label_numbers import BANDS, LabelRange, find_band
 from pipelines.data.nifti.bids import ENDINGS, file_stem
 from pipelines.data.partition import Divided, Part, dealing_code, divide_patients, partition_record
@@ -26,7 +27,7 @@ from pipelines.data.pseudonym import make_pseudonym, normalize_identifier
 from pipelines.data.sources import Files, GlandMask, Labels
 from pipelines.data.split import SPLITS, Fold, division_code
 from pipelines.data.stored import Cohort as Cohort
-from pipelines.data.stored import class_numbers
+from pipelines.data.stored import class_numbers, label_names
 from pipelines.data.stored import from_message as from_message
 from pipelines.data.stored import to_message as to_message
 from pipelines.data.study import Rejected
@@ -73,6 +74,7 @@ def read_cohort(
     target: Target | None = None,
     classes: tuple[str, ...] = (),
     number: LabelRange | None = None,
+    findings: tuple[str, ...] = (),
 ) -> Reading:
     """Read, check, prepare, label, de-identify, split and order all studies of a hospital, whatever their files' order.
 
@@ -83,7 +85,8 @@ def read_cohort(
     folder whose disk holds the images, in unnamed temporary files. target: the masks that every study must have.
     classes: of label maps, 1 = the first; () = all classes of the source, in its order. Without a target: of labels,
     0 = the first; () = negative and positive. number: labels are numbers in this range; patients are then balanced and
-    counted by its bands, as if these were classes.
+    counted by its bands, as if these were classes. findings: names of several that each example has, does not have, or
+    of which nobody knows; patients are balanced and counted by how many (`label_findings.find_finding_band`).
 
     Returns:
         The cohort; the studies that were not used, with reasons; names; and counts: of files (`account_facts`),
@@ -95,7 +98,7 @@ def read_cohort(
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
     """
-    opened = open_source(source, labels, images, gland, target, classes, number)
+    opened = open_source(source, labels, images, gland, target, classes, number, findings)
     names = {study.patient: make_pseudonym(key, study.patient) for study in opened.waiting if study.patient}
     excluded = _find_named_patients(exclude, patient_names := list_patient_names(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
@@ -105,8 +108,9 @@ def read_cohort(
     taken, refused, parts = take_studies(waiting, _example_shape(images), readers, scratch, masks=bool(opened.classes))
     rejected = (*opened.rejected, *refused)
     division_settings: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
-    class_count = 2 if target else BANDS if number else max(2, len(classes))
-    source_division = _find_source_division(opened.splits, highest := _highest_classes(taken, number), part, fold, test)
+    class_count = _count_kinds(target, classes, number, findings)
+    highest = _highest_classes(taken, number, len(findings))
+    source_division = _find_source_division(opened.splits, highest, part, fold, test)
     division = source_division or divide_patients(
         highest, part, classes=class_count, fractions=fractions, test=test_names, **division_settings
     )
@@ -120,7 +124,7 @@ def read_cohort(
     partition_facts = _partition_facts(part, division, len(taken), independent)
     taken, parts = (taken, parts) if part is None else select_patients(taken, parts, division.splits)
     recipe = {"independent": independent, "cut": code, **_recipe_settings(part, target, opened.classes, classes)}
-    recipe |= {"number": number.to_json()} if number else {}
+    recipe |= _recipe_of_labels(number, findings)
     cohort = replace(_build_cohort(taken, parts, names, division.splits, opened.unit), recipe=recipe)
     accounts = list_accounts(
         opened.items, rejected, _explain_left_out_studies(ordered, excluded, division.splits if part else None)
@@ -133,16 +137,14 @@ def read_cohort(
         **partition_facts,
         **_count_cohort(cohort),
     }
-    partition = None if part is None else partition_record(part, division, highest, names, classes=class_count)
-    evidence = tuple(study.told for study in taken)
     return Reading(
         _normalize_features(cohort, images, scale),
         rejected,
         facts,
         _map_pseudonyms(taken, names),
-        partition,
+        None if part is None else partition_record(part, division, highest, names, classes=class_count),
         accounts,
-        evidence,
+        tuple(study.told for study in taken),
     )
 
 
@@ -206,6 +208,11 @@ def _recipe_settings(
     return {name: value for name, value in settings.items() if value}
 
 
+def _recipe_of_labels(number: LabelRange | None, findings: Sequence[str]) -> dict[str, Json]:
+    """What `Cohort.recipe` says of labels that are no classes."""
+    return {"number": number.to_json()} if number else {"findings": [*findings]} if findings else {}
+
+
 def _reading_facts(
     opened: Intake, taken: Sequence[Taken], rejected: Sequence[Rejected], accounts: Sequence[Account]
 ) -> dict[str, Json]:
@@ -219,12 +226,29 @@ def _reading_facts(
     }
 
 
-def _highest_classes(taken: Sequence[Taken], number: LabelRange | None) -> dict[str, int]:
+def _count_kinds(
+    target: Target | None, classes: Sequence[str], number: LabelRange | None, findings: Sequence[str]
+) -> int:
+    """The number of kinds of patients by which splits are balanced."""
+    if target:
+        return 2
+    return BANDS if number else len(name_finding_bands(len(findings))) if findings else max(2, len(classes))
+
+
+def _highest_classes(taken: Sequence[Taken], number: LabelRange | None, findings: int = 0) -> dict[str, int]:
     """Patient -> the highest class of the patient's examples: 1 if any is positive, or the worst grade; of numbers the
-    highest band.
+    highest band, of findings how many.
     """
-    highest = {(study.patient, max(study.labels, default=0)) for study in taken}
-    return {patient: find_band(label) if number else label for patient, label in sorted(highest, key=lambda p: p[1])}
+    highest = {(study.patient, max(_list_kinds(study.labels, number, findings), default=0)) for study in taken}
+    return dict(sorted(highest, key=lambda pair: pair[1]))
+
+
+def _list_kinds(labels: Sequence[int], number: LabelRange | None, findings: int) -> Sequence[int]:
+    """Labels as the classes by which patients are balanced and counted."""
+    if findings:
+        kinds: list[int] = find_finding_bands(torch.tensor(labels, dtype=torch.int64), findings).tolist()
+        return kinds
+    return [find_band(label) for label in labels] if number else labels
 
 
 def _partition_facts(part: Part | None, division: Divided, studies: int, independent: bool) -> dict[str, Json]:
@@ -326,7 +350,9 @@ def _repeat_values(values: Sequence[int], lengths: Sequence[int], dtype: torch.d
 def _count_cohort(cohort: Cohort) -> dict[str, Json]:
     """Patients, images and classes of the cohort, in total and for each split."""
     class_names = cohort.recipe.get("labels")
-    classes = len(class_names) if isinstance(class_names, list) else BANDS if "number" in cohort.recipe else 0
+    classes = len(class_names) if isinstance(class_names, list) else 0
+    if "number" in cohort.recipe or "findings" in cohort.recipe:
+        classes = len(label_names(cohort))
     labels = class_numbers(cohort)
     parts: dict[str, Json] = {
         name: {

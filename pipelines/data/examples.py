@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipelines.data.images import AnyImages, Features, Pictures, Slices, Target, Tensors, Volumes
 from pipelines.data.intake import Intake
+from pipelines.data.label_findings import FindingNames
 from pipelines.data.label_numbers import LabelRange
 from pipelines.data.requirements import kind_problems, mask_problems
 from pipelines.data.sources import (
@@ -28,28 +29,31 @@ def open_source(
     target: Target | None = None,
     classes: tuple[str, ...] = (),
     number: LabelRange | None = None,
+    findings: tuple[str, ...] = (),
 ) -> Intake:
     """The studies in a hospital's files, not read yet. labels: None = there are none; every label is then 0.
-    target, classes, number: see `read_cohort`.
+    target, classes, number, findings: see `read_cohort`.
 
     Raises:
         ValueError: settings are wrong; all problems at once.
     """
     refuse(mask_problems(source, labels, images, gland, target))
+    meaning = FindingNames(findings) if findings else number
     if isinstance(source, PictureSource) and isinstance(images, Pictures):
         from pipelines.data.pictures.reader import open_pictures  # readers are slow to import
 
-        return open_pictures(source, images, target, classes, number)
+        return open_pictures(source, images, target, classes, meaning)
     if isinstance(source, TableSource) and isinstance(images, Features):
-        return open_lines(source, images, classes=number or classes)
+        return open_lines(source, images, classes=meaning or classes)
     if isinstance(source, TensorSource) and isinstance(images, Tensors):
         from pipelines.data.tensors.reader import open_tensors
 
-        if number is not None:
-            raise ValueError("source.kind: labels of tensors are classes, and the task learns a number; give a table")
+        if meaning is not None:
+            what = "several findings" if findings else "a number"
+            raise ValueError(f"source.kind: labels of tensors are classes, and the task learns {what}; give a table")
         return open_tensors(source, images, target, classes)
     if isinstance(source, DicomSource | NiftiSource) and isinstance(images, Slices | Volumes):
         from pipelines.data.studies import open_studies
 
-        return open_studies(source, labels, images, gland, target, () if target else number or classes)
+        return open_studies(source, labels, images, gland, target, () if target else meaning or classes)
     raise SettingsError(kind_problems(source.kind, images))

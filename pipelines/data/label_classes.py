@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from pipelines.data.label_findings import STATE_NAMES, FindingNames
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.study import Unusable
 from privacy.settings_error import Problem
@@ -16,9 +17,15 @@ SHOWN = 12  # class names in a message
 
 
 def class_number(
-    text: str, what: str, classes: Meaning = (), values: Mapping[str, str] | None = None, *, mend: str
+    text: str,
+    what: str,
+    classes: tuple[str, ...] | LabelRange = (),
+    values: Mapping[str, str] | None = None,
+    *,
+    mend: str,
 ) -> int:
-    """The number of a class, 0 = the first; or the step of a number in its range.
+    """The number of a class, 0 = the first; or the step of a number in its range. Several findings have
+    `FindingNames.find_code`.
 
     Args:
         text: as the table has it. "2.0" is the same as "2", and upper case the same as lower case where classes are
@@ -57,7 +64,13 @@ def shorten_number(text: str) -> str:
 
 
 def value_problems(values: Mapping[str, str], classes: Meaning, *where: str) -> list[Problem]:
-    """Problems with `values` of a hospital: a name that is no class of the task, or any where labels are numbers."""
+    """Problems with `values` of a hospital: a name that is no class of the task, or any where labels are numbers; of
+    findings other names than no, yes and unknown.
+    """
+    if isinstance(classes, FindingNames):
+        wrong = sorted({name for name in values.values() if name not in STATE_NAMES})
+        text = f"{', '.join(map(repr, wrong))} say nothing of a finding; say {', '.join(STATE_NAMES)}"
+        return [Problem((*where, "values"), text)] if wrong else []
     if isinstance(classes, LabelRange):
         text = "they say which class a text is, and the task learns a number; remove them"
         return [Problem((*where, "values"), text)] if values else []

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
 from federation.task import STEPS
+from pipelines.data.label_findings import FindingNames
 from pipelines.data.study import Unusable
 from privacy.message import Json
 from privacy.settings_error import Problem, refuse, unmet
@@ -107,8 +108,8 @@ class LabelRange:
         return {"what": self.what, "unit": self.unit, "low": self.low, "high": self.high, "clip": self.clip}
 
 
-Meaning: TypeAlias = tuple[str, ...] | LabelRange
-"""What the labels of a table mean: the names of classes, () = 0 and 1; or numbers in a range."""
+Meaning: TypeAlias = tuple[str, ...] | LabelRange | FindingNames
+"""What the labels of a table mean: the names of classes, () = 0 and 1; or numbers in a range; or several findings."""
 
 
 def find_band(step: int) -> int:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from pipelines.data.folder import resolve_path
 from pipelines.data.index import folder_problems
 from pipelines.data.label_classes import class_number, shorten_number, value_problems
+from pipelines.data.label_findings import FindingNames, has_known
 from pipelines.data.label_numbers import Meaning
 from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels
@@ -46,9 +47,11 @@ class Masks:
 
 
 class Row(NamedTuple):
-    """One line of a label table, as text; study, slice: None where the table has no such column."""
+    """One line of a label table, as text. labels: one, or of each finding one. study, slice: None where the table has
+    no such column.
+    """
 
-    label: str
+    labels: tuple[str, ...]
     study: str | None
     slice: str | None
 
@@ -123,7 +126,8 @@ def open_table(settings: TableLabels, classes: Meaning = ()) -> Table:
         ValueError: the file cannot be read, or lacks a column; or a value stands for no class.
     """
     refuse(value_problems(settings.values, classes, "labels"))
-    columns = [column for column in (settings.patient, settings.label, settings.study, settings.slice) if column]
+    of_labels = classes.list_columns(settings.findings) if isinstance(classes, FindingNames) else (settings.label,)
+    columns = [column for column in (settings.patient, *of_labels, settings.study, settings.slice) if column]
     try:
         header, lines = read_lines(Path(settings.file))
     except (OSError, ValueError, csv.Error) as error:
@@ -139,7 +143,7 @@ def open_table(settings: TableLabels, classes: Meaning = ()) -> Table:
             continue
         study, number = (line[name] if name else None for name in (settings.study, settings.slice))
         rows.setdefault(normalize_identifier(line[settings.patient]), []).append(
-            Row(line[settings.label], study, number)
+            Row(tuple(line[column] for column in of_labels), study, number)
         )
     patient_rows = {patient: tuple(row_list) for patient, row_list in rows.items()}
     by = settings.study is not None, settings.slice is not None
@@ -172,7 +176,10 @@ def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], 
     by_slice: dict[str, list[Row]] = {}
     for row in rows:
         by_slice.setdefault(_parse_slice_number(row.slice), []).append(row)
-    return [_agreed_class(by_slice.get(str(number), ()), f"slice {number}", table) for number in slices]
+    numbers = [_agreed_class(by_slice.get(str(number), ()), f"slice {number}", table) for number in slices]
+    if isinstance(table.classes, FindingNames) and numbers and not has_known(numbers, len(table.classes.names)):
+        raise Unusable("no_label", "no finding is known in any slice. Fill one in, or take the study away.")
+    return numbers
 
 
 def _similar_names_note(patient: str, known: Iterable[str]) -> str:
@@ -275,8 +282,18 @@ def _parse_slice_number(text: str | None) -> str:
 
 
 def _agreed_class(rows: Iterable[Row], what: str, table: Table) -> int:
-    """The class of which all these lines have the label. Raises: Unusable: `bad_label`, `no_label`."""
-    texts = sorted({shorten_number(row.label) for row in rows})
+    """The class of which all these lines have the label, or the findings that they tell together. Raises: Unusable:
+    `bad_label`, `no_label`.
+    """
+    rows = [*rows]
+    if isinstance(table.classes, FindingNames):
+        if not rows:
+            raise Unusable(
+                "no_label", f"the table has no line for {what}. Add it, with empty cells if nothing is known."
+            )
+        lines = [row.labels for row in rows]
+        return table.classes.find_code(lines, what, table.values, needed=not table.by_slice)
+    texts = sorted({shorten_number(row.labels[0]) for row in rows})
     distinct_texts = [text for text in texts if text] or [""]
     numbers = {
         class_number(text, what, table.classes, table.values, mend="Correct the table.") for text in distinct_texts

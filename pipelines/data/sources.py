@@ -161,9 +161,10 @@ class PictureSource:
     table: null = there is none, and every picture below the folder is a separate patient, named by its path; only with
     `masks`. image: the column that `pattern` turns into a picture's file below the folder. patient, label: columns;
     labels are 0 and 1, or the names of the task's classes. values: text in the label column -> class, where the table
-    says it otherwise; `negative` and `positive` if the task names no classes. label: null, or no table = 1 if the label
-    map shows any class. masks: label maps of the pictures. where: column -> values; only lines with one of them are
-    used, {site: [vienna, graz]} for instance.
+    says it otherwise; `negative` and `positive` if the task names no classes. findings: where the task learns several,
+    finding -> its column, if that has another name; `values` are then no, yes and unknown, beside 0, 1 and empty.
+    label: null, or no table = 1 if the label map shows any class. masks: label maps of the pictures. where: column ->
+    values; only lines with one of them are used, {site: [vienna, graz]} for instance.
 
     A picture that several lines name is not used, whether they have one patient or two: otherwise it could be in the
     training of one and in the test of the other. So one patient's line can remove another patient's picture.
@@ -181,6 +182,7 @@ class PictureSource:
     values: Mapping[str, str] = field(default_factory=dict)
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     masks: PictureMasks | None = None
+    findings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = []
@@ -207,12 +209,13 @@ class TableSource:
 
     columns: names of the columns, if the file has no header line. separator: null = the one of the header line, or a
     comma if there is none. patient: the column that names the patient; null = each line is a patient, named by its
-    number (1 = first). Removing a line would renumber those after it, so a withdrawn patient is excluded by number
-    and the line stays; differential privacy is defined accordingly, for two tables that differ in whether a line is
+    number (1 = first). Removing a line would renumber those after it, so a withdrawn patient is excluded by number and
+    the line stays; differential privacy is defined accordingly, for two tables that differ in whether a line is
     excluded. label: the column of the label: 0 and 1, or where the task names its classes the name of one. Of other
     numbers those above `positive_above` are positive; without it a line with another number is not used. values: text
-    in this column -> class, as in `PictureSource`. missing: texts that stand for a missing value; a line that misses a
-    feature is not used. where: column -> values; only lines with one of them are used.
+    in this column -> class, as in `PictureSource`. findings: as there; a table of findings names the column of each,
+    and no label. missing: texts that stand for a missing value; a line that misses a feature is not used. where: column
+    -> values; only lines with one of them are used.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -222,13 +225,19 @@ class TableSource:
     columns: tuple[str, ...] = ()
     separator: Separator | None = None
     patient: str | None = None
-    label: str
+    label: str | None = None
     positive_above: float | None = None
     values: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ("", "?", "NA")
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    findings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if (self.label is None) != bool(self.findings):
+            text = (
+                "missing; name the column of labels" if self.label is None else "findings name the columns; remove it"
+            )
+            refuse([Problem(("label",), text)])
         if len(set(self.columns)) < len(self.columns):
             refuse([Problem(("columns",), f"must differ from each other, found {list(self.columns)}")])
         if self.values and self.positive_above is not None:
@@ -281,9 +290,9 @@ class GlandMask:
 class TableLabels:
     """A CSV file (comma, semicolon or tab) with a header line and labels: 0 and 1, or the names of the task's classes.
 
-    patient, label: columns. values: text in the label column -> class, as in `PictureSource`. study: column with the
-    study's folder, file name or DICOM instance UID, if labels are per study. slice: column with the slice's number, 0 =
-    most inferior, if labels are per slice.
+    patient, label: columns. values: text in the label column -> class, as in `PictureSource`. findings: as there.
+    study: column with the study's folder, file name or DICOM instance UID, if labels are per study. slice: column with
+    the slice's number, 0 = most inferior, if labels are per slice.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -295,6 +304,7 @@ class TableLabels:
     values: Mapping[str, str] = field(default_factory=dict)
     study: str | None = None
     slice: str | None = None
+    findings: Mapping[str, str] = field(default_factory=dict)
 
 
 def _pattern_problems(pattern: str) -> list[Problem]:

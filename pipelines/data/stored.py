@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from federation.findings import STATES
 from federation.task import STEPS
 from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
+from pipelines.data.label_findings import find_finding_bands, name_finding_bands
 from pipelines.data.label_numbers import find_band, read_range
 from pipelines.data.split import SPLITS
 from privacy.message import Json, Message
@@ -32,9 +34,10 @@ class Cohort:
     of the images' values. recipe: `images`, the settings of the examples; `scale`, the moments for normalizing
     features; `axes`, onto which they were projected, if any; `target`, the masks that every study must have; `classes`,
     the names of the values of `mask`; `labels`, the names of classes, if not negative and positive; `number`, the range
-    of labels that are numbers, which are then its steps (`pipelines.data.label_numbers`); and how patients were
-    divided: `independent`, and `cut`, a keyed digest of the division (see `split.division_code`). `synthetic`: how many
-    of the last training examples are synthetic images, each under the name of a patient of its own.
+    of labels that are numbers, which are then its steps (`pipelines.data.label_numbers`); `findings`, the names of
+    several, of which each label is one number (`federation.findings`); and how patients were divided: `independent`,
+    and `cut`, a keyed digest of the division (see `split.division_code`). `synthetic`: how many of the last training
+    examples are synthetic images, each under the name of a patient of its own.
     """
 
     images: Tensor
@@ -113,7 +116,7 @@ def _content_problems(cohort: Cohort) -> list[str]:
     """Values outside their range, masks of unnamed classes, and patients in two splits."""
     problems = []
     for name, limit in (
-        ("labels", STEPS + 1 if "number" in cohort.recipe else len(label_names(cohort))),
+        ("labels", _count_values(cohort)),
         ("split", len(SPLITS)),
         ("patient", len(cohort.patients)),
     ):
@@ -127,6 +130,13 @@ def _content_problems(cohort: Cohort) -> list[str]:
     if len(pairs) > len({patient for patient, _ in pairs}):
         problems.append("a patient is in two splits")
     return problems
+
+
+def _count_values(cohort: Cohort) -> int:
+    """The number of values that a label can have."""
+    if findings := finding_names(cohort):
+        return int(STATES ** len(findings))
+    return STEPS + 1 if "number" in cohort.recipe else len(label_names(cohort))
 
 
 def count_synthetic(cohort: Cohort) -> int:
@@ -147,22 +157,34 @@ def of_patients(cohort: Cohort) -> Cohort:
 
 
 def class_numbers(cohort: Cohort) -> Tensor:
-    """The class of each example (n,) int64; of labels that are numbers, the band of the range."""
+    """The class of each example (n,) int64; of labels that are numbers, the band of the range; of findings how many."""
+    if findings := finding_names(cohort):
+        return find_finding_bands(cohort.labels, len(findings))
     if "number" not in cohort.recipe:
         return cohort.labels
     return torch.tensor([find_band(step) for step in cohort.labels.tolist()], dtype=torch.int64)
 
 
 def label_names(cohort: Cohort) -> tuple[str, ...]:
-    """The names of the labels' classes; of labels that are numbers, the bands of their range."""
+    """The names of the labels' classes; of labels that are numbers, the bands of their range, of findings how many."""
+    if findings := finding_names(cohort):
+        return name_finding_bands(len(findings))
     if (number := read_range(cohort.recipe)) is not None:
         return number.band_names
     names = cohort.recipe.get("labels")
     return tuple(map(str, names)) if isinstance(names, list) else PLAIN
 
 
+def finding_names(cohort: Cohort) -> tuple[str, ...]:
+    """The names of the findings, where an example has several."""
+    names = cohort.recipe.get("findings")
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
 def count_outputs(cohort: Cohort) -> int:
-    """The number of a network's outputs for the labels: of each class one, and one for a number."""
+    """The number of a network's outputs for the labels: of each class or finding one, and one for a number."""
+    if findings := finding_names(cohort):
+        return len(findings)
     return 1 if "number" in cohort.recipe else len(label_names(cohort))
 
 

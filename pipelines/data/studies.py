@@ -20,6 +20,7 @@ from pipelines.data.grids.geometry import reading_order
 from pipelines.data.images import Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, try_collecting
+from pipelines.data.label_findings import FindingNames, join_codes
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
 from pipelines.data.nifti.reader import index_nifti, read_volume
@@ -66,6 +67,8 @@ def open_studies(
     problems: list[str] = []
     if isinstance(classes, LabelRange) and isinstance(labels, MaskLabels):
         problems.append("labels.kind: a mask gives classes, and the task learns a number; give a table")
+    if isinstance(classes, FindingNames) and isinstance(labels, MaskLabels):
+        problems.append("labels.kind: a mask gives one class, and the task learns several findings; give a table")
     if isinstance(images, Slices) and images.slices == "gland" and gland is None:
         problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
     scored = labels is None and target is None
@@ -200,12 +203,16 @@ def _slice_labels(study: Study, examples: Examples, context: ReadingContext) -> 
 
 
 def _volume_label(study: Study, examples: Examples, slices: int, context: ReadingContext) -> int:
-    """A volume is positive if its lesion has enough voxels; by a table it has the highest class of its slices."""
+    """A volume is positive if its lesion has enough voxels; by a table it has the highest class of its slices, or every
+    finding that one of them has.
+    """
     if context.labels is None:
         return 0
     if isinstance(context.labels, MaskLabels):
         return int(examples.lesion.sum(dtype=np.int64) >= context.labels.minimum_pixels)
-    return max(_labels_from_table(study, range(slices), context))
+    numbers = _labels_from_table(study, range(slices), context)
+    meaning = context.known.classes if isinstance(context.known, Table) else ()
+    return join_codes(numbers, len(meaning.names)) if isinstance(meaning, FindingNames) else max(numbers)
 
 
 def _labels_from_table(study: Study | Candidate, slices: Sequence[int], context: ReadingContext) -> list[int]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evaluation.findings import count_findings
 from evaluation.histograms import count_scores
 from evaluation.masks import Values
 from evaluation.numbers import sum_errors
@@ -18,6 +19,7 @@ from federation.task import STEPS, Task
 from personalize.adaptation import Adapted
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.released_scores import split_findings
 from pipelines.hospital.segmentation import (
     compute_sums,
     most_of,
@@ -111,12 +113,22 @@ def read_line_evidence(
     }
 
 
-def evidence_of(hospital: Hospital, scores: Mapping[str, Tensor], copies: int, *, ordered: bool = False) -> Evidence:
+def evidence_of(
+    hospital: Hospital,
+    scores: Mapping[str, Tensor],
+    copies: int,
+    *,
+    ordered: bool = False,
+    are_findings: bool = False,
+) -> Evidence:
     """Evidence from the stored scores of single patients, with the hospital's own bootstrap copies. ordered: whether
-    each class is more than the one before it.
+    each class is more than the one before it. are_findings: whether there are several findings in the place of classes.
     """
     if (values := read_patient_scores(scores)) is not None:
         return compute_sums(hospital, values, copies)
+    if are_findings:
+        seed = hospital.bootstrap_seed()
+        return count_findings(*split_findings(scores), copies=copies, seed=seed, site=hospital.name)
     y, p, patient = (scores[name].numpy() for name in ("y", "probabilities", "patient"))
     if p.shape[1] == 1:
         return sum_errors(

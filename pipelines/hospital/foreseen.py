@@ -10,6 +10,8 @@ from typing import NamedTuple
 from pipelines.data.cohort import count_matched_names, list_patient_names
 from pipelines.data.examples import open_source
 from pipelines.data.intake import WaitingStudy, foresee_rejection
+from pipelines.data.label_findings import FindingNames
+from pipelines.data.label_numbers import Meaning
 from pipelines.data.labels import open_table
 from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import PictureSource, TableLabels
@@ -55,12 +57,19 @@ def table_problems(files: Files, question: Ingest) -> tuple[str, ...]:
         if isinstance(files.source, PictureSource):
             from pipelines.data.pictures.reader import check_table  # readers are slow to import
 
-            check_table(files.source)
+            check_table(files.source, _find_meaning(question))
         if isinstance(files.labels, TableLabels):
-            open_table(files.labels, value_or_none(question.number) or _class_names(question))
+            open_table(files.labels, _find_meaning(question))
     except ValueError as error:
         return (str(error),)
     return ()
+
+
+def _find_meaning(question: Ingest) -> Meaning:
+    """What the labels of a table mean."""
+    if findings := value_or_none(question.findings):
+        return FindingNames(tuple(findings))
+    return value_or_none(question.number) or _class_names(question)
 
 
 def _read_whole(hospital: Hospital, question: Ingest) -> Foreseen:
@@ -93,6 +102,7 @@ def _look_into_files(hospital: Hospital, files: Files, question: Ingest) -> Fore
         value_or_none(question.target),
         classes,
         value_or_none(question.number),
+        tuple(value_or_none(question.findings) or ()),
     )
     called = list_patient_names(opened.waiting, hospital.key())
     out = {*map(normalize_identifier, settings.exclude)}

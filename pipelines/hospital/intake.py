@@ -142,6 +142,7 @@ def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
             target=value_or_none(question.target),
             classes=tuple(value_or_none(question.classes) or ()),
             number=value_or_none(question.number),
+            findings=tuple(value_or_none(question.findings) or ()),
         )
     except ValueError as error:  # of the whole source; errors of single studies are quarantined
         raise Refused("bad_source") from error

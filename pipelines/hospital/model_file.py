@@ -13,7 +13,7 @@ from federation.origins import package_facts
 from federation.parameters import read_parameters
 from harmonize.translation import AnyTranslator
 from pipelines.data.cohort import Cohort
-from pipelines.data.stored import label_names, of_patients
+from pipelines.data.stored import finding_names, label_names, of_patients
 from pipelines.hospital.beginnings import START
 from pipelines.hospital.files import files_of
 from pipelines.hospital.frozen import SCALE as FEATURES
@@ -112,7 +112,9 @@ def _choose_place(folder: DiskFolder, label: str, data: bytes, facts: Mapping[st
 
 
 def _class_names(start: Opening, cohort: Cohort) -> tuple[str, ...]:
-    """Names of classes 1, 2, ... of a segmentation; of all classes, if labels have more than two."""
+    """Names of classes 1, 2, ... of a segmentation; of all classes, if labels have more than two; of findings."""
+    if start.task.kind == "findings":
+        return finding_names(cohort)
     if start.task.kind != "segmentation":
         return label_names(cohort) if start.task.classes > 2 else ()
     if start.target in ("gland", "lesion"):

@@ -18,7 +18,7 @@ from federation.participant import Checkpoint, load_checkpoint
 from federation.task import Kind, Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import Target
-from pipelines.data.stored import count_outputs
+from pipelines.data.stored import count_outputs, finding_names
 from pipelines.hospital.frozen import held_here
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
@@ -70,10 +70,10 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
 
     Args:
         facts: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
-        segmentation `target`; `ordered`, if classes are; if networks began with weights `start`: their digest, and
-        on which public pictures they were trained, or that they are of a file; `secure_sum`, if replies are hidden in
-        sums, with `bound`; `rounds`, if the learning rate changes over them; `averaged`, if their models are; and
-        `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
+        segmentation `target`; `ordered`, if classes are; `findings`, if they are several findings; if networks began
+        with weights `start`: their digest, and on which public pictures they were trained, or that they are of a file;
+        `secure_sum`, if replies are hidden in sums, with `bound`; `rounds`, if the learning rate changes over them;
+        `averaged`, if their models are; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
@@ -91,7 +91,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         seed, cohort = whole_of(facts, "seed"), str(facts["cohort"])
         frozen = held_here(hospital, cohort, model) if isinstance(model, Clip) else None
         ordered = facts.get("ordered") is True
-        task = Task(model, inputs, classes, _find_kind(target, classes), frozen=frozen, ordered=ordered)
+        kind = _find_kind(target, classes, are_findings=facts.get("findings") is True)
+        task = Task(model, inputs, classes, kind, frozen=frozen, ordered=ordered)
         check_start(facts)
         how = facts.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
@@ -106,6 +107,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
             raise ValueError(text)
         rounds = whole_of(facts, "rounds", 0)
         problems = find_size_problems(algorithm, task, work)
+        problems += _find_finding_problems(hospital, work) if kind == "findings" else []
         problems += _find_privacy_problems(protection, algorithm, work, is_hidden=facts.get("secure_sum") is True)
         if rounds < 1 and work.rate != Rate():
             problems.append("the learning rate changes over rounds, and the coordinator does not say over how many")
@@ -120,6 +122,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
             tuple(read_as.images.shape[1:]) != inputs
             or target not in (None, read_as.recipe.get("target"))
             or (target is None and classes != count_outputs(read_as))
+            or (target is None and bool(finding_names(read_as)) != (kind == "findings"))
         ):
             raise Refused("malformed_opening") from ValueError(
                 "the cohort was read with other inputs, masks or classes"
@@ -145,9 +148,19 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
     )
 
 
-def _find_kind(target: Target | None, classes: int) -> Kind:
-    """What is learnt: masks of a target, one number, or classes."""
+def _find_kind(target: Target | None, classes: int, *, are_findings: bool) -> Kind:
+    """What is learnt: masks of a target, several findings, one number, or classes."""
+    if are_findings and target is None:
+        return "findings"
     return "segmentation" if target is not None else "regression" if classes == 1 else "classification"
+
+
+def _find_finding_problems(hospital: Hospital, work: Work) -> list[str]:
+    """Why this hospital cannot train on several findings."""
+    problems = ["it balances classes, and findings have none"] if work.balance else []
+    if hospital.policy.budget is not None:
+        problems.append("numbers of patients with each finding would be told, and the budget does not pay for them")
+    return problems
 
 
 def _find_privacy_problems(

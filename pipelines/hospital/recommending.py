@@ -31,6 +31,7 @@ from evaluation.recommendation import (
 )
 from evaluation.records import Model
 from federation.alone import Alone
+from federation.findings import decode_findings
 from federation.models.features import Features
 from federation.models.mlp import Mlp
 from federation.task import STEPS
@@ -172,11 +173,12 @@ def _read_lines_at_home(
         [floor.model.method for floor in floors],
     )
     heads, ordered = {*home_labels}, isinstance(question, Report) and question.ordered is True
+    are_findings = False
     for line in _list_lines(question):
-        label, name = line["label"], scores_name_of(line)
+        label, name, start = line["label"], scores_name_of(line), _read_start(hospital, line["train_run"])
+        are_findings = are_findings or (start is not None and start.task.kind == "findings")
         if label in filed and folder.has(name):
             scores_by_label[label] = from_bytes(folder.read(name)).tensors
-            start = _read_start(hospital, line["train_run"])
             home_labels += [label] if start is not None and is_trained_alone(start.algorithm) else []
             ordered = ordered or (start is not None and start.task.ordered)
             heads |= {label} if start is not None and is_head(start.algorithm, start.task.model) else set()
@@ -189,16 +191,19 @@ def _read_lines_at_home(
             scores[label] = tensors[f"{VALIDATED}probabilities"].double().numpy()
     if not rows:
         return None
-    are_numbers = any(score.shape[1] == 1 for score in scores.values())
-    truth = rows["y"].numpy() / STEPS if are_numbers else rows["y"].numpy()
+    truth = rows["y"].numpy()
+    if are_findings:
+        truth = decode_findings(rows["y"], next(iter(scores.values())).shape[1]).numpy()
+    elif any(score.shape[1] == 1 for score in scores.values()):
+        truth = truth / STEPS
     return _AtHome(Validated(truth, rows["patient"].numpy(), scores, ordered), home_labels, heads)
 
 
 def _measure_gains(hospital: Hospital, compared: _AtHome | None) -> Measured:
-    """Gains over the models that this hospital learns alone, on its validation patients. Of numbers none: what is
-    assumed of gains before anything is measured was learnt of the AUC (`evaluation.recommendation`).
+    """Gains over the models that this hospital learns alone, on its validation patients. Of numbers and findings none:
+    what is assumed of gains before anything is measured was learnt of the AUC (`evaluation.recommendation`).
     """
-    if compared is None or compared.validated.are_numbers:
+    if compared is None or compared.validated.are_numbers or compared.validated.are_findings:
         return Measured("", {})
     return measure_gains(compared.validated, compared.own, compared.heads, seed=hospital.bootstrap_seed())
 

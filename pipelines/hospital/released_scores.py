@@ -14,12 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evaluation.findings import count_findings, release_findings
+from evaluation.findings import to_tensors as to_finding_tensors
 from evaluation.histograms import Floats, Ints, count_class_patients, count_scores, to_tensors
 from evaluation.masks import GRID, Values
 from evaluation.noised import to_tensors as noised_tensors
 from evaluation.numbers import Errors, release_errors, sum_errors
 from evaluation.numbers import to_tensors as to_error_tensors
 from evaluation.votes import release_histograms
+from federation.findings import decode_findings
 from federation.task import STEPS
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Hospital
@@ -95,7 +98,7 @@ def score_numbers(
     sums of errors, in which one patient's part is not bounded. guess: a place that is scored beside the model, for all
     rows.
     """
-    kept = keep_scores(rows, places)
+    kept = keep_scores(rows, places, "regression")
     if noise is not None:
         return _add_noise_to_errors(hospital, kept, noise)._replace(kept=kept)
     tensors = to_error_tensors(_sum_kept_errors(hospital, kept, copies))
@@ -117,6 +120,44 @@ def _sum_kept_errors(hospital: Hospital, kept: Mapping[str, Tensor], copies: int
         seed=hospital.bootstrap_seed(),
         site=hospital.name,
     )
+
+
+def score_findings(
+    hospital: Hospital, rows: Rows, probabilities: Tensor, copies: int, noise: ScoreNoise | None = None
+) -> ReleasedScores:
+    """Scores of a model that gives several findings.
+
+    rows: the patients that are scored. probabilities: (n, findings). noise: None = exact histograms, in which one
+    patient's part is not bounded.
+    """
+    stored_scores = keep_scores(rows, probabilities, "findings")
+    states, p, who = split_findings(stored_scores)
+    if noise is None:
+        counts = count_findings(states, p, who, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
+        return ReleasedScores(to_finding_tensors(counts), {}, NON_PRIVATE, stored_scores)
+    events = list[Event]()
+
+    def add_noise(votes: Ints, deviation: float) -> Floats:
+        histogram = vote_histogram(torch.from_numpy(votes), noise_multiplier=deviation)
+        events.append(histogram.event)
+        return histogram.value.numpy()
+
+    tensors, numbers = release_findings(states, p, who, noise=noise.multiplier, add_noise=add_noise)
+    facts: dict[str, Json] = {
+        "noise": noise.multiplier,
+        "patients": len(np.unique(who)),
+        "images": len(states),
+        "finding_patients": [*numbers],
+    }
+    event = compose_events(events)
+    booked = compose_events([hospital.counts, event if noise.cut is None else Part(noise.cut, "test", event)])
+    return ReleasedScores(tensors, facts, booked, stored_scores)
+
+
+def split_findings(stored_scores: Mapping[str, Tensor]) -> tuple[Ints, Floats, Ints]:
+    """Stored scores as `count_findings` takes them: states (n, K), probabilities (n, K), patients (n,)."""
+    p = stored_scores["probabilities"].double().numpy()
+    return decode_findings(stored_scores["y"], p.shape[1]).numpy(), p, stored_scores["patient"].numpy()
 
 
 def _add_noise_to_errors(hospital: Hospital, kept: Mapping[str, Tensor], noise: ScoreNoise) -> ReleasedScores:

@@ -25,6 +25,7 @@ from pipelines.hospital.private_limits import check_affordable
 from pipelines.hospital.released_scores import (
     ReleasedScores,
     ScoreNoise,
+    score_findings,
     score_labels,
     score_masks,
     score_numbers,
@@ -52,7 +53,8 @@ def evaluate_model(hospital: Hospital, context: Context[Evaluate]) -> Done[Score
     Returns:
         Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), or in a private run
         noised histograms (`evaluation.votes`), or sums of overlaps (`evaluation.overlap`), or of a number sums of
-        errors or a noised histogram of them (`evaluation.numbers`); and the model's round.
+        errors or a noised histogram of them (`evaluation.numbers`), or of several findings histograms of each
+        (`evaluation.findings`); and the model's round.
 
     Raises:
         Refused: `no_test_patients`; `malformed_model`: it is that of another network; `malformed_calibration`: it is
@@ -133,7 +135,7 @@ def _score_labels(
     splits: Mapping[Split, Rows],
     question: Evaluate,
 ) -> ReleasedScores:
-    """Scores of a model that gives classes or a number, with noise in a private run."""
+    """Scores of a model that gives classes, a number or several findings, with noise in a private run."""
     private, rows = start.protection is not None, splits["test"]
     probabilities = served.probabilities(start.task, rows.x, alone=private)
     noise = ScoreNoise(start.evaluation_noise, cut_of(cohort)) if private else None
@@ -141,6 +143,8 @@ def _score_labels(
         has_guess = question.floor is True and not private and len(splits["train"].y) > 0
         guess = float(splits["train"].y.double().median()) / STEPS if has_guess else None
         return score_numbers(hospital, rows, probabilities, question.copies, noise, guess)
+    if start.task.kind == "findings":
+        return score_findings(hospital, rows, probabilities, question.copies, noise)
     return score_labels(hospital, rows, probabilities, question.copies, noise, ordered=start.task.ordered)
 
 

@@ -108,12 +108,12 @@ ORIGIN = TypeAdapter(Origin)
 class Ready:
     """A finished model. source: how the training images were found, without the folder. scale, axes: normalization of
     features, and their principal axes. translate: brings one study's examples (n, C, H, W) into the space in which the
-    model was trained. names: of classes 1, 2, ... of a segmentation; of all classes, if labels have more than two.
-    ordered: whether each class is more than the one before it. digest: of the file, 16 letters. window: sides of the
-    input window with which it was scored; None = whole images. centring: shift and scale of logits, if any. features:
-    the fixed features on which the model is built, computed after translation. number: what is predicted and its range,
-    if that is a number. likeness: statistics by which a study
-    unlike the training patients is detected, or in words why there are none.
+    model was trained. names: of classes 1, 2, ... of a segmentation; of all classes, if labels have more than two; of
+    findings. ordered: whether each class is more than the one before it. digest: of the file, 16 letters. window: sides
+    of the input window with which it was scored; None = whole images. centring: shift and scale of logits, if any.
+    features: the fixed features on which the model is built, computed after translation. number: what is predicted and
+    its range, if that is a number. likeness: statistics by which a study unlike the training patients is detected, or
+    in words why there are none.
     """
 
     module: nn.Module
@@ -276,11 +276,11 @@ def _read_centring(tensor: Tensor | None) -> Centring | None:
 
 
 def _read_names(facts: Mapping[str, Json], task: Task) -> tuple[str, ...]:
-    """One name for each class but the background in segmentation, and for each label of more than two; older files of
-    two labels have no such fact.
+    """One name for each class but the background in segmentation, for each label of more than two, and for each
+    finding; older files of two labels have no such fact.
     """
     names = tuple(str(name) for name in as_list(facts.get("names", [])))
-    labels = task.classes if task.classes > 2 else 0
+    labels = task.classes if task.classes > 2 or task.kind == "findings" else 0
     needed = task.classes - 1 if task.kind == "segmentation" else labels
     if len(names) != needed or not all(map(is_name, names)):
         raise ValueError(f"{needed} names of classes, made of a-z 0-9 _ -, are needed, found {list(names)}")

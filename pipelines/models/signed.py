@@ -64,9 +64,12 @@ def read_signed(path: Path) -> Signed:
 
 
 def refuse_number(ready: Ready) -> Ready:
-    """The model itself. Raises: ValueError: it predicts a number, which a benchmark does not score."""
-    if ready.task.kind == "regression":
-        raise ValueError("it predicts a number, and a benchmark scores classes and masks")
+    """The model itself. Raises: ValueError: it predicts a number, or several findings, which a benchmark does not
+    score.
+    """
+    if ready.task.kind in ("regression", "findings"):
+        what = "a number" if ready.task.kind == "regression" else "several findings"
+        raise ValueError(f"it predicts {what}, and a benchmark scores classes and masks")
     return ready
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from evaluation.csv_text import csv_text
 from pipelines.data.study import Affine, Volume
 from pipelines.phantom.dicom import dicom_series
+from pipelines.phantom.findings import PHANTOM_FINDINGS, list_findings
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PhantomSource, draw_anatomy, find_defect, patient_name
 from pipelines.phantom.scanner import SCANNERS, Acquired, acquire, scanner_of, to_grey_values
@@ -52,7 +53,8 @@ def write(source: PhantomSource, folder: Path) -> None:
     """Write all studies of `source` into `folder`: images/, masks/lesion/, masks/gland/ and labels.csv.
 
     labels.csv has the columns patient, slice (0 = most inferior) and label (1 = CS lesion in the slice, or its grade
-    group, or the gland's area in cm2). The folder is created atomically.
+    group, or the gland's area in cm2), or a column for each of `PHANTOM_FINDINGS`: 1, 0, or empty. The folder is
+    created atomically.
 
     Raises:
         FileExistsError: `folder` is not empty.
@@ -61,7 +63,8 @@ def write(source: PhantomSource, folder: Path) -> None:
         raise FileExistsError(f"the phantom's folder {folder} is not empty; give a new folder, or remove this one")
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    rows: list[tuple[str, int, int | str | float]] = []
+    rows: list[tuple[str | int | float, ...]] = []
+    columns = PHANTOM_FINDINGS if source.labels == "findings" else ("label",)
     for patient in range(source.patients + source.damaged):
         study = make_study(source, patient)
         for place, data in study.files:
@@ -69,22 +72,27 @@ def write(source: PhantomSource, folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         name = patient_name(source, patient)
-        rows.extend((name, index, label) for index, label in enumerate(study.labels))
-    (part / "labels.csv").write_bytes(csv_text(("patient", "slice", "label"), rows).encode())
+        rows.extend((name, index, *cells) for index, cells in enumerate(study.labels))
+    (part / "labels.csv").write_bytes(csv_text(("patient", "slice", *columns), rows).encode())
     os.replace(part, folder)
 
 
 class Study(NamedTuple):
-    """The files of one patient, with their paths relative to the source's folder, and the label of each slice."""
+    """The files of one patient, with their paths relative to the source's folder, and the labels of each slice."""
 
     files: tuple[tuple[Path, bytes], ...]
-    labels: Sequence[int | str | float]
+    labels: Sequence[tuple[int | str | float, ...]]
 
 
 def make_study(source: PhantomSource, patient: int) -> Study:
     """The study of patient number `patient`. It does not depend on the others but by its defect (`find_defect`)."""
     acquired = _acquire(source, patient, take=0)
-    return Study(tuple(_list_files(source, patient, acquired)), _list_labels(source, acquired))
+    if source.labels == "findings":
+        anatomy = draw_anatomy(source.seed, patient, source.slices, source.significant)
+        labels = list_findings(anatomy, np.random.default_rng([source.seed, patient, 7]), source.unknown)
+    else:
+        labels = [(label,) for label in _list_labels(source, acquired)]
+    return Study(tuple(_list_files(source, patient, acquired)), labels)
 
 
 def _list_labels(source: PhantomSource, acquired: Acquired) -> Sequence[int | str | float]:

@@ -42,7 +42,7 @@ ScannerName: TypeAlias = Literal["A", "B", "D", "P", "L", "E"]
 Contrast: TypeAlias = Literal["adc", "t2w"]
 FileFormat: TypeAlias = Literal["dicom", "nifti"]
 Export: TypeAlias = Literal["adc", "grey"]
-Labelling: TypeAlias = Literal["significant", "grade_group", "gland_area"]
+Labelling: TypeAlias = Literal["significant", "grade_group", "gland_area", "findings"]
 PHANTOM_UNITS: Mapping[str, str] = {"gland_area": "cm2"}
 """Labels of the phantom that are numbers, with their unit."""
 Defect: TypeAlias = Literal["missing_slice", "duplicate_slice", "truncated", "mixed_orientation", "singular_affine"]
@@ -69,9 +69,10 @@ class PhantomSource:
     a reader must detect. slices: per patient, 3.6 mm apart, centred on the mid-gland. significant: share of the
     patients with clinically significant cancer; of the others 64 % have a non-significant lesion. labels: of a slice:
     whether it shows clinically significant cancer, or the highest of the `GRADE_GROUPS` in it, which are then the
-    task's classes, or the area of the gland in it, in cm2, which is a number (`task: {kind: regression}`). export: of
-    ADC maps: with their unit, or `grey`, the grey values after the scanner's window and tone curve in the place of ADC,
-    as in archives that keep no unit: hospitals then have none in common.
+    task's classes, or the area of the gland in it, in cm2, which is a number (`task: {kind: regression}`), or the
+    several of `findings.PHANTOM_FINDINGS` (`task: {kind: findings}`), each unknown with probability `unknown`. export:
+    of ADC maps: with their unit, or `grey`, the grey values after the scanner's window and tone curve in the place of
+    ADC, as in archives that keep no unit: hospitals then have none in common.
 
     Raises:
         ValueError: settings are out of range; one message names all of them.
@@ -90,6 +91,7 @@ class PhantomSource:
     significant: float = SHARE_SIGNIFICANT
     labels: Labelling = "significant"
     export: Export = "adc"
+    unknown: float = 0.0
 
     def __post_init__(self) -> None:
         problems = [
@@ -102,7 +104,13 @@ class PhantomSource:
             )
             if not low <= value <= high
         ]
-        problems += unmet(self, significant=(0 <= self.significant <= 1, "a share in [0, 1]"))
+        problems += unmet(
+            self,
+            significant=(0 <= self.significant <= 1, "a share in [0, 1]"),
+            unknown=(0 <= self.unknown < 1, "a share in [0, 1)"),
+        )
+        if self.unknown and self.labels != "findings":
+            problems.append(Problem(("unknown",), "is of findings; say labels: findings, or remove it"))
         for name, text, allowed in (
             ("scanner", self.scanner, get_args(ScannerName)),
             ("contrast", self.contrast, get_args(Contrast)),

@@ -11,8 +11,10 @@ from pipelines.requests.fields import AnyTensors, BootstrapCopies, Line, Name, S
 from pipelines.requests.model import Model
 from pipelines.requests.request import Repeat, Request
 from pipelines.requests.scores import (
+    FindingScores,
     LabelScores,
     MaskScores,
+    NoisedFindingScores,
     NoisedNumberScores,
     NoisedScores,
     NumberScores,
@@ -85,12 +87,42 @@ class NoisedNumbersScored(NoisedNumberScores):
     round: RoundScored
 
 
-Scored: TypeAlias = LabelsScored | MasksScored | NoisedLabelsScored | NumbersScored | NoisedNumbersScored
+@dataclass(frozen=True, kw_only=True)
+class FindingsScored(FindingScores):
+    """With the model's round."""
+
+    round: RoundScored
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisedFindingsScored(NoisedFindingScores):
+    """With the model's round."""
+
+    round: RoundScored
+
+
+Scored: TypeAlias = (
+    LabelsScored
+    | MasksScored
+    | NoisedLabelsScored
+    | NumbersScored
+    | NoisedNumbersScored
+    | FindingsScored
+    | NoisedFindingsScored
+)
 
 EVALUATE: Request[Evaluate, Scored] = Request(
     name="evaluate",
     question=Evaluate,
-    replies=(LabelsScored, MasksScored, NoisedLabelsScored, NumbersScored, NoisedNumbersScored),
+    replies=(
+        LabelsScored,
+        MasksScored,
+        NoisedLabelsScored,
+        NumbersScored,
+        NoisedNumbersScored,
+        FindingsScored,
+        NoisedFindingsScored,
+    ),
     says="scores on test patients: noised histograms; or exact ones, or sums of overlaps or errors, and bootstrap "
     "copies",
     brief="scores on test patients",

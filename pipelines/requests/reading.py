@@ -15,8 +15,8 @@ from privacy.release.form import ABSENT, Absent
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """independent: whether each patient's split depends on that patient alone. target: the masks that every study must
-    have. classes: names of what is learnt. number: the range of labels that are numbers. unlabelled: whether
-    studies may have no labels, because no model is trained.
+    have. classes: names of what is learnt. number: the range of labels that are numbers. findings: names of several,
+    where an example has several. unlabelled: whether studies may have no labels, because no model is trained.
     """
 
     images: Annotated[AnyImages, WITHOUT_NULLS]
@@ -26,4 +26,5 @@ class Reading:
     target: Target | Absent | None = ABSENT
     classes: list[Line] | Absent = ABSENT
     number: LabelRange | Absent = ABSENT
+    findings: list[Line] | Absent = ABSENT
     unlabelled: bool | Absent = ABSENT

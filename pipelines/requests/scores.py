@@ -36,6 +36,14 @@ NoisedErrors = Annotated[Mapping[str, Tensor], Of.SCORE, Shape(axes=1, names="er
 """Of numbers, with noise: a histogram of errors (`evaluation.numbers.release_errors`)."""
 
 
+FindingCounts = Annotated[
+    Mapping[str, Tensor], Of.SCORE, Shape(axes=2, names="finding_(scores|columns|shape|numbers)", whole=True)
+]
+"""Of several findings, with bootstrap copies (`evaluation.findings.to_tensors`)."""
+NoisedFindings = Annotated[Mapping[str, Tensor], Of.SCORE, Shape(axes=2, names="finding_(scale|noised)", whole=False)]
+"""Of several findings, with noise (`evaluation.findings.release_findings`)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabelScores:
     """Of a model that gives labels."""
@@ -78,6 +86,24 @@ class NoisedNumberScores:
     noise: Annotated[float, Field(ge=0), Of.NAME]
     patients: Count
     images: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingScores:
+    """Of a model that gives several findings."""
+
+    findings: FindingCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisedFindingScores:
+    """Of a model that gives several findings, with noise. patients, images, finding_patients: declared counts."""
+
+    findings: NoisedFindings
+    noise: Annotated[float, Field(ge=0), Of.NAME]
+    patients: Count
+    images: Count
+    finding_patients: Annotated[list[Whole], Of.COUNT]
 
 
 RoundScored = Annotated[Round | None, Of.NAME]

@@ -1,4 +1,6 @@
-"""The task of a run's networks: a class or a number of each example, or a class of each of its pixels."""
+"""The task of a run's networks: a class, a number or several findings of each example, or a class of each of its
+pixels.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
+from federation.findings import MOST_FINDINGS
 from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
 from pipelines.data.label_numbers import LabelRange
@@ -31,6 +34,7 @@ class Classification:
     classes: tuple[str, ...] = ()
     ordered: bool = False
     number: ClassVar[None] = None
+    findings: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         problems = [_name_problem(name) for name in self.classes if not is_name(name)]
@@ -67,6 +71,7 @@ class Segmentation:
     classes: tuple[str, ...] = ()
     ordered: ClassVar[bool] = False
     number: ClassVar[None] = None
+    findings: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         problems = [_name_problem(name) for name in self.classes if not is_name(name)]
@@ -103,6 +108,7 @@ class Regression:
     classes: ClassVar[tuple[str, ...]] = ()
     ordered: ClassVar[bool] = False
     names: ClassVar[tuple[str, ...]] = ("number",)
+    findings: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         refuse(wrong_lengths(self, range=2))
@@ -120,10 +126,45 @@ class Regression:
         return LabelRange(what=self.what, unit=self.unit, low=low, high=high, clip=self.outside == "clip")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SeveralFindings:
+    """Several findings of each slice, volume, picture or line of a table, each yes, no or unknown, as a report of a
+    chest X-ray names them. findings: their names; a table has a column for each.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["findings"]
+    findings: tuple[str, ...]
+    classes: ClassVar[tuple[str, ...]] = ()
+    ordered: ClassVar[bool] = False
+    number: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        text = "{!r} is not made of a-z 0-9 _ -; where a column has another name, say so by findings of the source"
+        problems = [Problem(("findings",), text.format(name)) for name in self.findings if not is_name(name)]
+        if not 2 <= len(set(self.findings)) == len(self.findings) <= MOST_FINDINGS:
+            text = f"2 to {MOST_FINDINGS} different names are needed, as in [edema, effusion]; found {self.findings}"
+            problems.append(Problem(("findings",), text))
+        refuse(problems)
+
+    @property
+    def target(self) -> None:
+        """No mask."""
+        return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of a network's outputs."""
+        return self.findings
+
+
 def _name_problem(name: str) -> Problem:
     """The problem of a class name with characters that are not allowed."""
     text = f"{name!r} is not made of a-z 0-9 _ -; where tables say it otherwise, map it by values of the source"
     return Problem(("classes",), text)
 
 
-AnyTask: TypeAlias = Annotated[Classification | Segmentation | Regression, Field(discriminator="kind")]
+AnyTask: TypeAlias = Annotated[
+    Classification | Segmentation | Regression | SeveralFindings, Field(discriminator="kind")
+]

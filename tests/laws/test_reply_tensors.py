@@ -22,6 +22,7 @@ REVIEWED = {
     ("evaluate", "errors", "score", 2),
     ("evaluate", "tested", "count", 1),
     ("evaluate", "error_bins", "score", 1),  # with noise
+    ("evaluate", "findings", "score", 2),  # exact ones and those with noise
 }
 """Request, field, what it is said to be, most axes."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from evaluation.at_home import AtHome, Chosen, Validation, choose_line
+from evaluation.findings import MEAN_AUC
 from evaluation.metrics import AUC, Measure
 from evaluation.numbers import list_number_measures
 from evaluation.protocols import Table
@@ -40,7 +41,8 @@ def compare_with_home(
     lines = split_lines(config)
     home, federated = ([label for label in group if label in tables] for group in lines)
     labels = config.task.number
-    primary = AUC if labels is None else list_number_measures(describe_number(labels))[0]
+    primary = MEAN_AUC if config.task.findings else AUC
+    primary = primary if labels is None else list_number_measures(describe_number(labels))[0]
     count_telling = _count_less_common if labels is None else _count_images
     validated = {site: Validation(each, count_telling(cohorts[site])) for site, each in scores.items()}
     chosen = choose_line(home, validated)

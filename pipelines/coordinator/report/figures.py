@@ -20,9 +20,11 @@ from evaluation.figures import (
     draw_gain_bars,
     draw_learning_curves,
     draw_roc_by_class,
+    draw_roc_by_finding,
     draw_roc_curves,
     draw_score_dots,
 )
+from evaluation.findings import Findings
 from evaluation.heat import draw_cross_site, draw_site_matrix
 from evaluation.histograms import Counts, Ints
 from evaluation.many import describe_figure_choice, select_figure_sites
@@ -56,8 +58,9 @@ def draw_figures(
     primary: Measure = AUC,
 ) -> list[Picture]:
     """Scores and gains of every line of the tables; curves and heat maps of methods, not of their variants.
-    Segmentation has no ROC curves; more than two classes have them by class, and confusion matrices. Where there are
-    more hospitals than can be read, some of them, so that a page's figures cost the same however many there are.
+    Segmentation has no ROC curves; more than two classes have them by class, findings each, and confusion matrices.
+    Where there are more hospitals than can be read, some of them, so that a page's figures cost the same however many
+    there are.
     """
     if note := describe_figure_choice(rows):
         shown_sites = select_figure_sites(rows)
@@ -131,6 +134,8 @@ def _draw_all(
             drawn.append(replace(gained, title=f"{measure.name}: gain over {reference}") if masks else gained)
     for part, names in split_names(methods, reference) if primary is AUC else []:
         drawn += _draw_rocs(tables, names, classes, methods, part)
+    if primary.name == AUC.name and primary is not AUC:
+        drawn += _draw_rocs_by_finding(tables, methods, classes.names, reference)
     drawn += draw_calibrations(tables, decided, reference or "", methods, words)
     drawn += _draw_confusions(tables, decided, reference or "", words, classes)
     drawn += _draw_curves(trained, methods, reference)
@@ -166,6 +171,21 @@ def _draw_rocs(
         draw_roc_by_class(lines, classes.scored_parts, order=order, part=f", {site}{part}")
         for site, lines in counts_by_site.items()
     ]
+
+
+def _draw_rocs_by_finding(
+    tables: Tables, methods: Sequence[str], findings: Sequence[str], reference: str | None
+) -> list[Picture]:
+    """ROC curves of every site's own models, one picture for each site, with a panel for each finding."""
+    pictures = []
+    for site in sorted({test for table in tables.values() for _, test in table}):
+        scores_by_method = {method: own_model_table(tables[method]).get((site, site)) for method in methods}
+        lines = {method: scores for method, scores in scores_by_method.items() if isinstance(scores, Findings)}
+        pictures += [
+            draw_roc_by_finding({m: lines[m] for m in group}, findings, order=methods, part=f", {site}{part}")
+            for part, group in split_names(list(lines), reference)
+        ]
+    return pictures
 
 
 def _draw_confusions(

@@ -104,7 +104,7 @@ def _floor_of(world: World) -> str | None:
     whose floor follows from counts, and in a private run, where it would cost as much as a model.
     """
     methods = world.config.train.methods
-    if world.config.task.kind == "classification" or world.config.privacy != "none":
+    if world.config.task.kind in ("classification", "findings") or world.config.privacy != "none":
         return None
     return next((label for label, method in methods.items() if method.name != CENTRAL), next(iter(methods)))
 

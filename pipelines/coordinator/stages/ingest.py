@@ -57,6 +57,7 @@ def _build_question(config: Config) -> Ingest:
         target=target,
         classes=classes,
         number=ABSENT if task.number is None else task.number,
+        findings=list(task.findings) or ABSENT,
         unlabelled=ABSENT if config.train.methods else True,
     )
 
@@ -126,6 +127,7 @@ def _with_scale(world: World, name: str, question: Ingest, report_site: Callable
         target=question.target,
         classes=question.classes,
         number=question.number,
+        findings=question.findings,
     )
     replies = world.ask_each(MOMENTS, dict.fromkeys(sites, name), world.same_for_all(first), report_site=report_site)
     parts = [replies[site] for site in sites]

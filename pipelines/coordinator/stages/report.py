@@ -15,6 +15,7 @@ from typing import NamedTuple
 from evaluation.at_home import AtHome
 from evaluation.choice import compute_optimism, select_primary
 from evaluation.classes import Classes
+from evaluation.findings import Several, list_finding_measures
 from evaluation.floors import add_floor, drop_floors
 from evaluation.gap_rows import gap_rows
 from evaluation.leaving import Left
@@ -25,7 +26,7 @@ from evaluation.overlap import Overlaps, list_measures
 from evaluation.protocols import Table
 from evaluation.records import Command, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState
 from evaluation.report import render_coordinator_page
-from evaluation.rows import scores_csv
+from evaluation.rows import ScoreRow, scores_csv
 from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
 from evaluation.wording import Words, format_count, format_moment
 from federation.origins import list_origins
@@ -65,6 +66,7 @@ from pipelines.coordinator.report.methods import (
 )
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import World
+from pipelines.data.label_findings import name_finding_bands
 from pipelines.hospital.hospital import SPLITS
 from pipelines.hospital.numbers import describe_number
 from pipelines.hospital.segmentation import words_of_kind
@@ -104,7 +106,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     heard = ask_comparisons(world, lines, VERSION)
     at_home = compare_with_home(config, tables, cohorts, heard.scores, evaluated.repeats)
     reference, asked = _name_references(config.evaluate.reference, at_home, tables)
-    structures, classes, number, scored = _choose_measures(config, tables)
+    structures, classes, number, scored, findings = _choose_measures(config, tables)
     primary = select_primary(scored)
     rows = score_rows(
         add_floor(tables, evaluated.floor), reference=reference, measures=scored, repeats=evaluated.repeats
@@ -113,9 +115,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     external = ask_outside(world, inputs, VERSION)
     everybody = dict(sorted(replies.items())) | external
     (out / SITES).write_text(json.dumps({site: reply.page for site, reply in everybody.items()}))
-    routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
-    untouched = line if (line := find_untreated_line(config)) in routed else None
-    outside = outside_rows(routed, scored, untouched)
+    untouched, outside = _score_outside(config, inputs.get("route"), scored)
     shares = gap_rows(tables, list_oracle_comparisons(config), primary)
     usable, words = list_models(world, trained, replies), _describe_examples(config)
     use = read_decisions({site: reply.decision for site, reply in replies.items()}, usable, rows)
@@ -151,7 +151,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         optimism=compute_optimism(tables, sorted(cohorts), primary),
         spaces=spaces_by_label(world, trained),
         decisions=use,
-        classes=() if structures else classes.several,
+        classes=() if structures or findings.names else classes.several,
         shares=shares,
         untreated=untouched or "",
         augmented=list_augmentation_rows(world, inputs),
@@ -161,18 +161,32 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         merging=describe_merging(world, trained),
         number=number,
         ordered=config.task.ordered,
+        findings=findings,
     )
     _write_page(page, everybody, out)
     return {"report": PAGE, "scores": len(rows)}
 
 
+def _score_outside(
+    config: Config, folder: Path | None, scored: tuple[Measure, ...]
+) -> tuple[str | None, tuple[ScoreRow, ...]]:
+    """The line over which gains at external sites are computed, and the rows of these sites."""
+    routed = {} if folder is None else read_tables(folder, copies=config.evaluate.copies, seed=config.seed)
+    line = find_untreated_line(config)
+    untouched = line if line in routed else None
+    return untouched, outside_rows(routed, scored, untouched)
+
+
 class _Measures(NamedTuple):
-    """What a run predicts - structures of masks, classes, or a number - and by which measures that is scored."""
+    """What a run predicts - structures of masks, classes, a number, or several findings - and by which measures that is
+    scored.
+    """
 
     structures: tuple[str, ...]
     classes: Classes
     number: Number | None
     scored: tuple[Measure, ...]
+    findings: Several = Several()
 
 
 def _choose_measures(config: Config, tables: Tables) -> _Measures:
@@ -182,6 +196,10 @@ def _choose_measures(config: Config, tables: Tables) -> _Measures:
     if task.number is not None:
         number = describe_number(task.number)
         return _Measures((), classes, number, list_number_measures(number))
+    if task.findings:
+        exact = not any(evidence.noise for table in tables.values() for evidence in table.values())
+        scored = list_finding_measures(task.findings, exact=exact)
+        return _Measures((), classes, None, scored, Several(task.findings, name_finding_bands(len(task.findings))))
     scored = list_measures(structures) if structures else label_measures(tables, classes)
     return _Measures(structures, classes, None, scored)
 

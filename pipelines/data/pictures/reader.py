@@ -17,6 +17,7 @@ from pipelines.data.images import Pictures, Target
 from pipelines.data.index import folder_problems
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks, try_collecting
 from pipelines.data.label_classes import class_number, value_problems
+from pipelines.data.label_findings import FindingNames
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.pictures.label_maps import SUFFIXES, Maps, find_map, map_name, open_maps
 from pipelines.data.pictures.pixels import read_pair
@@ -78,21 +79,23 @@ def open_pictures(
     images: Pictures,
     target: Target | None = None,
     classes: tuple[str, ...] = (),
-    number: LabelRange | None = None,
+    meaning: LabelRange | FindingNames | None = None,
 ) -> Intake:
-    """Read the table, or the folder; each line, or picture, becomes a waiting study. target, classes, number: see
-    `read_cohort`.
+    """Read the table, or the folder; each line, or picture, becomes a waiting study. target, classes: see
+    `read_cohort`. meaning: of labels that are no classes.
 
     Raises:
         ValueError: settings are wrong (a folder or column is missing, no line fits, ...); all problems at once.
     """
     problems = folder_problems("source.folder", source.folder)
     root = resolve_path(Path(source.folder))
-    masks, labels = source.masks, () if target else number or classes
+    masks, labels = source.masks, () if target else meaning or classes
     maps = None if masks is None else try_collecting(problems, lambda: open_maps(masks, classes if target else ()))
     problems += map(str, value_problems(source.values, labels, "source"))
-    if number is not None and (source.table is None or source.label is None):
+    if isinstance(meaning, LabelRange) and (source.table is None or source.label is None):
         problems.append("source.label: missing; a number stands in a column of a table, not in masks")
+    if isinstance(meaning, FindingNames) and source.table is None:
+        problems.append("source.table: missing; findings stand in columns of a table, not in masks")
     if target == "masks" and not classes:
         problems.append("classes: missing; say in which order the label maps' classes are learnt, alike at all sites")
     listed = None
@@ -136,13 +139,24 @@ def open_loose_pictures(folder: str, images: Pictures) -> Intake:
     return Intake(tuple(waiting), tuple(listed.rejected), listed.items, 0, UNIT)
 
 
-def check_table(source: PictureSource) -> None:
-    """Read a source's table, if it has one, and no folder. Raises: ValueError: it cannot be read, or lacks a column."""
+def check_table(source: PictureSource, classes: Meaning = ()) -> None:
+    """Read a source's table, if it has one, and no folder. classes: what its labels mean.
+
+    Raises:
+        ValueError: it cannot be read, or lacks a column.
+    """
     if source.table is not None:
-        _select_lines(source)
+        _select_lines(source, classes)
 
 
-def _select_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, dict[str, str]]]]:
+def _list_label_columns(source: PictureSource, classes: Meaning) -> tuple[str, ...]:
+    """The columns of the labels."""
+    if isinstance(classes, FindingNames):
+        return classes.list_columns(source.findings)
+    return () if source.label is None else (source.label,)
+
+
+def _select_lines(source: PictureSource, classes: Meaning) -> tuple[list[Line], list[tuple[int, dict[str, str]]]]:
     """All lines of a source's table, and the chosen ones. Raises: as `check_table`."""
     try:
         header, everything = read_lines(Path(source.table or ""))
@@ -151,7 +165,7 @@ def _select_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, di
         if of_machine(error):
             raise
         raise ValueError(f"source.table: {source.table!r} cannot be read ({error})") from error
-    columns = [name for name in (source.image, source.patient, source.label) if name is not None]
+    columns = [source.image, source.patient, *_list_label_columns(source, classes)]
     if missing := [name for name in columns if name not in header]:
         hint = "; with masks, label may be null" if source.masks and source.label in missing else ""
         raise ValueError(f"source.table: {describe_missing_columns(missing, header)}{hint}")
@@ -160,7 +174,7 @@ def _select_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, di
 
 def _list_table_pictures(source: PictureSource, root: Path, maps: Maps | None, classes: Meaning) -> Listed:
     """The pictures that the chosen lines of the table name. Raises: as `check_table`."""
-    everything, lines = _select_lines(source)
+    everything, lines = _select_lines(source, classes)
     name_counts = Counter(line[source.image] for _, line in lines)
     entries: list[Entry] = []
     rejected = reject_unreadable_lines(everything)
@@ -230,7 +244,10 @@ def _parse_patient_and_label(
     if not patient:
         raise Unusable("no_patient", f"the column {source.patient} is empty. Every picture must name its patient.")
     label = None
-    if source.label is not None:
+    if isinstance(classes, FindingNames):
+        cells = [line[column] for column in classes.list_columns(source.findings)]
+        label = classes.find_code([cells], "the line", source.values)
+    elif source.label is not None:
         what = f"the column {source.label}"
         label = class_number(line[source.label], what, classes, source.values, mend="Correct the table.")
     if name_counts[line[source.image]] > 1:

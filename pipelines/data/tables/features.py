@@ -23,6 +23,7 @@ from torch import Tensor
 from pipelines.data.images import Features
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks
 from pipelines.data.label_classes import class_number, value_problems
+from pipelines.data.label_findings import FindingNames
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import TableSource
@@ -67,15 +68,19 @@ def open_lines(source: TableSource, images: Features, *, labelled: bool = True, 
     refuse(value_problems(source.values, classes, "source"))
     if isinstance(classes, LabelRange) and source.positive_above is not None:
         raise ValueError("source.positive_above: it makes two classes of a number, and the task learns the number")
-    value_columns = (*images.numbers, *images.categories, *([source.label] if labelled else []))
-    needed = [*value_columns, *([source.patient] if source.patient else [])]
+    findings = classes.list_columns(source.findings) if labelled and isinstance(classes, FindingNames) else ()
+    if labelled and isinstance(classes, FindingNames) != bool(source.findings):
+        raise ValueError(_describe_wrong_columns(classes))
+    label = [source.label] if labelled and source.label is not None else []
+    value_columns = (*images.numbers, *images.categories, *label)
+    needed = [*value_columns, *findings, *([source.patient] if source.patient else [])]
     if missing := [name for name in needed if name not in header]:
         raise ValueError(f"source.file: {describe_missing_columns(missing, header)}")
     waiting = [
         WaitingStudy(
             _line_patient(source, number, line),
             f"line {number}",
-            partial(_read_line, number, line, source, images, value_columns, classes),
+            partial(_read_line, number, line, source, images, value_columns, classes if labelled else ()),
         )
         for number, line in lines
     ]
@@ -113,7 +118,12 @@ def _read_line(
         columns += _encode_category(name, line[name], values)
     row = scale_to_ranges(np.array(columns, np.float64), images).astype(np.float32)
     examples = Examples(row[None], empty_masks(1), empty_masks(1), np.zeros(1, np.float32))
-    if source.label not in value_columns:
+    if isinstance(classes, FindingNames):
+        cells = [
+            "" if line[column] in source.missing else line[column] for column in classes.list_columns(source.findings)
+        ]
+        label = classes.find_code([cells], "the line", source.values)
+    elif source.label is None or source.label not in value_columns:
         label = 0
     elif source.positive_above is not None and not classes:
         label = int(numbers[source.label] > source.positive_above)
@@ -121,6 +131,13 @@ def _read_line(
         what = f"the column {source.label}"
         label = class_number(line[source.label], what, classes, source.values, mend=_label_advice(source, classes))
     return ReadStudy(patient, f"line {number}", examples, [label], "unknown")
+
+
+def _describe_wrong_columns(classes: Meaning) -> str:
+    """What is wrong with a table that names a column of labels where findings are learnt, or the other way round."""
+    if isinstance(classes, FindingNames):
+        return "source.findings: missing; the task learns several findings: say finding: column for each, and no label"
+    return "source.findings: the task learns one label; name its column as label, and remove findings"
 
 
 def _label_advice(source: TableSource, classes: Meaning) -> str:

@@ -1,10 +1,11 @@
 """Encode what a model found in a series as a DICOM report: TID 1500 of PS3.16, Comprehensive SR, by highdicom.
 
 A report has one measurement group (TID 1501): the score as a probability with the image where it was highest, the class
-or positive and negative with the threshold, or in their place a number with its unit in UCUM; whether the study is
-unlike those that the model learnt from, with distance and p-value; and the model: its name, the digest of its file, and
-the version of Consilium. The document says twice that it is for research only. It is complete, preliminary and
-unverified, for no person has looked at it. Every image that was read is among its evidence.
+or positive and negative with the threshold, or in their place a number with its unit in UCUM, or several findings, each
+with its probability and positive or negative; whether the study is unlike those that the model learnt from, with
+distance and p-value; and the model: its name, the digest of its file, and the version of Consilium. The document says
+twice that it is for research only. It is complete, preliminary and unverified, for no person has looked at it. Every
+image that was read is among its evidence.
 
 Concepts without a public code are of the scheme 99CONSILIUM; their meanings stand beside the codes.
 """
@@ -91,7 +92,8 @@ class Finding:
 
     name: the class, or positive or negative. positive: None for more than two classes. score: the probability by which
     positive was decided, at `threshold`. classes: name -> probability, of more than two classes. quantity: the number
-    that was predicted in their place. examples: how many were scored. unlike, distance, p_value: as in the table of
+    that was predicted in their place. several: finding -> probability, where there are several; positive is then
+    whether any reaches `threshold`. examples: how many were scored. unlike, distance, p_value: as in the table of
     predictions; None if unknown.
     """
 
@@ -101,6 +103,7 @@ class Finding:
     threshold: float | None = None
     classes: Mapping[str, float] = field(default_factory=dict)
     quantity: Quantity | None = None
+    several: Mapping[str, float] = field(default_factory=dict)
     examples: int = 1
     unlike: bool | None = None
     distance: float | None = None
@@ -162,7 +165,8 @@ def _build_document(
 
     series = f"{images.first.SeriesInstanceUID}/{maker.digest}"
     evidence = "/".join(str(header.SOPInstanceUID) for header in images.headers)
-    content_fields = {name: value for name, value in asdict(finding).items() if name != "quantity" or value is not None}
+    later = {"quantity", "several"}  # fields that older reports, whose UIDs stay, did not have
+    content_fields = {name: value for name, value in asdict(finding).items() if name not in later or value}
     content = f"{json.dumps(content_fields, sort_keys=True)}/{installed_version()}/{evidence}/{_format_place(place)}"
     before = "" if predecessor is None else str(predecessor.SOPInstanceUID)
     uid_text = f"report/{series}/{maker.when.isoformat()}/{hashlib.sha256(content.encode()).hexdigest()}/{before}"
@@ -286,6 +290,8 @@ def _list_measurements(finding: Finding, place: tuple[Dataset, list[int] | None]
         yield sr.Measurement(
             name=codes.DCM.Probability, value=_round_number(finding.score), unit=SHARE, referenced_images=score_images
         )
+    for name, share in finding.several.items():
+        yield sr.Measurement(name=class_code(name), value=_round_number(share), unit=SHARE)
     for name, share in finding.classes.items():
         class_images = score_images if name == finding.name else None
         yield sr.Measurement(
@@ -322,11 +328,22 @@ def class_code(name: str) -> Code:
     return Code(code, SCHEME, f"Probability of {name}"[:LONGEST_MEANING])
 
 
+def finding_code(name: str) -> Code:
+    """The concept of one of several findings."""
+    return Code(class_code(name).value.removeprefix("p_"), SCHEME, name[:LONGEST_MEANING])
+
+
 def _list_evaluations(finding: Finding) -> Iterator[QualitativeEvaluation]:
-    """The class, or positive or negative; and whether the study is unlike the training studies."""
+    """The class, or positive or negative, of several findings each; and whether the study is unlike the training
+    studies.
+    """
     from highdicom.sr import QualitativeEvaluation  # slow to import
 
-    if finding.quantity is None:
+    for name, share in finding.several.items():
+        reached = finding.threshold is not None and share >= finding.threshold
+        value = codes.SCT.Positive if reached else codes.SCT.Negative
+        yield QualitativeEvaluation(name=finding_code(name), value=value)
+    if finding.quantity is None and not finding.several:
         yield QualitativeEvaluation(name=CLASS, value=_class_value(finding))
     if finding.unlike is not None:
         yield QualitativeEvaluation(name=UNLIKE, value=codes.SCT.Yes if finding.unlike else codes.SCT.No)

@@ -14,7 +14,15 @@ from evaluation.classes import TWO, Classes
 from evaluation.confusion import confusion_matrices
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
-from evaluation.figures import Curve, draw_learning_curves, draw_roc_by_class, draw_roc_curves, draw_score_dots
+from evaluation.figures import (
+    Curve,
+    draw_learning_curves,
+    draw_roc_by_class,
+    draw_roc_by_finding,
+    draw_roc_curves,
+    draw_score_dots,
+)
+from evaluation.findings import Findings
 from evaluation.floors import drop_floors
 from evaluation.histograms import Counts, Ints
 from evaluation.numbers import Number
@@ -36,8 +44,8 @@ from privacy.release.form import value_or_none
 
 
 class PageScores(NamedTuple):
-    """Scores at this hospital: evidence by method, table rows, what it decided, and the classes, or the number that is
-    predicted.
+    """Scores at this hospital: evidence by method, table rows, what it decided, and the classes, or the number or the
+    findings that are predicted.
     """
 
     tables: Mapping[str, Table]
@@ -45,6 +53,7 @@ class PageScores(NamedTuple):
     decisions: tuple[Decision, ...]
     classes: Classes = TWO
     number: Number | None = None
+    findings: Sequence[str] = ()
 
 
 def draw_curves(
@@ -73,6 +82,13 @@ def _draw_calibrations(site: str, scores: PageScores, question: Report, words: W
     then their confusion matrices.
     """
     order, names = _method_order(question), scores.classes.several
+    if scores.findings:
+        several = _select_findings(site, scores, question.reference)
+        panels = {
+            finding: {method: evidence.each[k].scores[:, 0] for method, evidence in several.items()}
+            for k, finding in enumerate(scores.findings)
+        }
+        return [calibration_curves(panels, order=order, examples=words.examples)] if several else []
     chosen = _select_counts(site, scores, question.reference)
     shown: dict[str, dict[str, Ints]] = {name: {} for name in scores.classes.scored_parts or (site,)}
     for method, counts in chosen.items():
@@ -112,10 +128,28 @@ def _select_counts(site: str, scores: PageScores, reference: str | None) -> dict
     return chosen
 
 
+def _select_findings(site: str, scores: PageScores, reference: str | None) -> dict[str, Findings]:
+    """Counts of findings of this hospital's recommended model and of the reference."""
+    names = [name for decision in scores.decisions or (Decision(site),) for name in (reference, decision.method)]
+    chosen: dict[str, Findings] = {}
+    for method in dict.fromkeys(name for name in names if name and name in scores.tables):
+        evidence = scores.tables[method][site, site]
+        if isinstance(evidence, Findings):
+            chosen[method] = evidence
+    return chosen
+
+
 def _draw_rocs(site: str, scores: PageScores, question: Report) -> list[Picture]:
-    """ROC curves of each method here, of more than two classes by class, or by cut."""
+    """ROC curves of each method here, of more than two classes by class, or by cut; of several findings by finding."""
     home_counts = {method: table[site, site] for method, table in scores.tables.items()}
     order, names = _method_order(question), scores.classes.scored_parts
+    if scores.findings:
+        several = {method: evidence for method, evidence in home_counts.items() if isinstance(evidence, Findings)}
+        of_findings = split_names([name for name in order if name in several], question.reference or "")
+        return [
+            draw_roc_by_finding({name: several[name] for name in group}, scores.findings, order=order, part=part)
+            for part, group in of_findings
+        ]
     lines = {method: counts for method, counts in home_counts.items() if isinstance(counts, Counts)}
     groups = split_names([name for name in order if name in lines], question.reference or "")
     if names:

@@ -38,13 +38,15 @@ class Look(NamedTuple):
 
 
 def build_look(hospital: Hospital, cohort: Cohort, method: TableLine, index: Sequence[int]) -> Look | None:
-    """None where there is no model here, or one that does not see images."""
+    """None where there is no model here, or one that does not see images, or one of several findings, each of which
+    would have a map of its own.
+    """
     try:
         start, params = load_model(hospital, method)
     except Refused:
         return None
     images = cohort_of(hospital, method["cohort"]).images
-    if images.dim() != 4:
+    if images.dim() != 4 or start.task.kind == "findings":
         return None
     module = loaded(start.algorithm.network(start.task), params).eval()
     shown = images[list(index)]

@@ -17,6 +17,7 @@ from evaluation.answers import list_choices
 from evaluation.choice import compute_optimism, make_decisions, select_primary
 from evaluation.classes import Classes
 from evaluation.drawing import Picture
+from evaluation.findings import Several, list_finding_measures
 from evaluation.leaving import Left
 from evaluation.metrics import Measure
 from evaluation.numbers import Number, list_number_measures
@@ -31,7 +32,7 @@ from evaluation.wording import Words
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.label_numbers import read_range
-from pipelines.data.stored import class_numbers, label_names, target_classes
+from pipelines.data.stored import class_numbers, finding_names, label_names, target_classes
 from pipelines.hospital.adaptation import EVERYBODY, evidence_of, read_line_evidence, read_lines
 from pipelines.hospital.finished_models import has_noised_scores as noised_at
 from pipelines.hospital.finished_models import list_usable_models
@@ -158,15 +159,14 @@ def _build_page(
     cohort, methods, copies = scope.cohort, scope.methods, question.copies
     variants, structures = value_or_none(question.variants) or [], _list_structures(question)
     classes, at_home = Classes(label_names(cohort), question.ordered is True), [floor.model.method for floor in floors]
-    tables = _read_tables(hospital, [*methods, *variants], copies, ordered=classes.ordered)
-    tables |= read_line_evidence(hospital, scope.lines, copies, ordered=classes.ordered)
-    tables |= _score_floors(hospital, floors, copies, ordered=classes.ordered)
+    number, findings = None if structures else _read_number(cohort), _read_findings(cohort, structures)
+    kind: Mapping[str, bool] = {"ordered": classes.ordered, "are_findings": bool(findings.names)}
+    tables = _read_all_tables(hospital, scope, [*methods, *variants], floors, copies, **kind)
     if any(
         isinstance(evidence, Overlaps) != bool(structures) for table in tables.values() for evidence in table.values()
     ):
         raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
-    number = None if structures else _read_number(cohort)
-    scored = _choose_measures(structures, classes, number, tables)
+    scored = _choose_measures(structures, classes, number, findings, tables)
     models = (*list_usable_models(hospital, question.methods, variants), *(floor.model for floor in floors))
     question = _choose_reference(hospital, question, models, floors)
     reference = question.reference if question.reference in tables else None
@@ -181,7 +181,7 @@ def _build_page(
     by_label = [draw_features_by_class(shown, positive, examples=words.examples, classes=sides)] if shown else []
     target: Target | None = value_or_none(question.target)
     seen = None if target is None else target_classes(cohort, target)
-    on_page = PageScores(tables, rows, decided, classes, number)
+    on_page = PageScores(tables, rows, decided, classes, number, findings.names)
     return SitePage(
         title=_page_title(hospital, question.title),
         site=hospital.name,
@@ -210,12 +210,13 @@ def _build_page(
         optimism=compute_optimism(tables, [hospital.name], select_primary(scored)),
         decisions=decided,
         spaces={line["label"]: line["space"] for line in (*methods, *variants) if "space" in line},
-        classes=() if structures or number else classes.several,
+        classes=() if structures or number or findings.names else classes.several,
         shares=compute_gap_shares(value_or_none(question.compared) or [], tables, select_primary(scored)),
         at_home=(*at_home, *list_lines_alone(hospital, [*methods, *variants])),
         home_floors=tuple(at_home),
         number=number,
         ordered=classes.ordered,
+        findings=findings,
     )
 
 
@@ -225,10 +226,22 @@ def _read_number(cohort: Cohort) -> Number | None:
     return None if labels is None else describe_number(labels)
 
 
+def _read_findings(cohort: Cohort, structures: Sequence[str]) -> Several:
+    """What is predicted, if that is several findings."""
+    names = () if structures else finding_names(cohort)
+    return Several(names, label_names(cohort)) if names else Several()
+
+
 def _choose_measures(
-    structures: Sequence[str], classes: Classes, number: Number | None, tables: Mapping[str, Table]
+    structures: Sequence[str],
+    classes: Classes,
+    number: Number | None,
+    findings: Several,
+    tables: Mapping[str, Table],
 ) -> tuple[Measure, ...]:
     """The measures of what models predict."""
+    if findings.names:
+        return list_finding_measures(findings.names, exact=True)
     if number is not None:
         return list_number_measures(number)
     return list_measures(structures) if structures else label_measures(tables, classes)
@@ -353,21 +366,30 @@ def split_counts(cohort: Cohort, splits: Sequence[str] = SPLITS) -> list[SplitCo
     return counts
 
 
-def _score_floors(
-    hospital: Hospital, floors: Sequence[HomeFloor], copies: int, *, ordered: bool
+def _read_all_tables(
+    hospital: Hospital,
+    scope: Scope,
+    lines: Sequence[TableLine],
+    floors: Sequence[HomeFloor],
+    copies: int,
+    **kind: bool,
 ) -> dict[str, dict[tuple[str, str], Evidence]]:
-    """Evidence of the lines that this hospital learnt at home for its page alone."""
+    """Evidence of lines, as `_read_tables`; of an external site's lines; and of those that this hospital learnt at home
+    for its page alone. kind: of labels, as `evidence_of` has it.
+    """
     pair = (hospital.name, hospital.name)
     return {
-        floor.model.method: {pair: evidence_of(hospital, floor.scores, copies, ordered=ordered)} for floor in floors
+        **_read_tables(hospital, lines, copies, **kind),
+        **read_line_evidence(hospital, scope.lines, copies, ordered=kind["ordered"]),
+        **{floor.model.method: {pair: evidence_of(hospital, floor.scores, copies, **kind)} for floor in floors},
     }
 
 
 def _read_tables(
-    hospital: Hospital, lines: Sequence[TableLine], copies: int, *, ordered: bool
+    hospital: Hospital, lines: Sequence[TableLine], copies: int, **kind: bool
 ) -> dict[str, dict[tuple[str, str], Evidence]]:
     """Evidence of this hospital's own models on its own test patients, from the scores that it kept; and of the floor,
-    where it was kept beside.
+    where it was kept beside. kind: of labels, as `evidence_of` has it.
     """
     folder = DiskFolder(hospital.root / "scores")
     tables: dict[str, dict[tuple[str, str], Evidence]] = {}
@@ -377,7 +399,7 @@ def _read_tables(
         if not folder.has(name):
             continue  # the central baseline: no model of this hospital's own
         tensors = from_bytes(folder.read(name)).tensors
-        tables[line["label"]] = {home_pair: evidence_of(hospital, tensors, copies, ordered=ordered)}
+        tables[line["label"]] = {home_pair: evidence_of(hospital, tensors, copies, **kind)}
         low = low or read_patient_scores(tensors, FLOOR)
         guess = guess or {n.removeprefix(FLOOR): t for n, t in tensors.items() if n.startswith(f"{FLOOR}prob")}
         guess = {**guess, "y": tensors["y"], "patient": tensors["patient"]} if guess else guess

@@ -10,10 +10,11 @@ import torch
 from evaluation.drawing import Picture
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
+from federation.findings import UNKNOWN, YES, decode_findings
 from federation.task import STEPS
 from pipelines.data.cohort import Cohort
 from pipelines.data.label_numbers import read_range
-from pipelines.data.stored import class_numbers, label_names
+from pipelines.data.stored import class_numbers, finding_names, label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.page.looks import Look, build_look
 from pipelines.hospital.page.tiles import build_mask_tile, stretch_colours
@@ -85,7 +86,14 @@ def _build_tile(
 
 
 def _describe_label(cohort: Cohort, row: int) -> str:
-    """The class of an example, or its number with the unit."""
+    """The class of an example, or its number with the unit, or the findings that it has, and with a question mark those
+    that nobody knows.
+    """
+    if names := finding_names(cohort):
+        states = decode_findings(cohort.labels[row], len(names)).tolist()
+        marks = {YES: "", UNKNOWN: "?"}
+        shown = [f"{name}{marks[state]}" for name, state in zip(names, states, strict=True) if state in marks]
+        return ", ".join(shown) or "no finding"
     if (number := read_range(cohort.recipe)) is None:
         return label_names(cohort)[int(cohort.labels[row])]
     return f"{number.value_at(int(cohort.labels[row]) / STEPS):.4g} {number.shown_unit}".strip()

@@ -44,7 +44,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 def _clip_problems(run: RunSettings, model: Clip, label: str) -> Iterator[tuple[str, str]]:
     """The field of a Clip model and what is wrong with it."""
     if run.task.kind != "classification":
-        yield "name", "clip knows classes of pictures, and neither masks nor numbers; take another model"
+        yield "name", "clip knows classes of pictures, and neither masks nor numbers nor findings; take another model"
     elif complaints := model.complaints(run.images.inputs):
         yield from (("name", text) for text in complaints)
     elif set(model.classes) != set(run.task.names):

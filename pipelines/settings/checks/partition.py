@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+from pipelines.data.label_findings import name_finding_bands
 from pipelines.data.label_numbers import BANDS
 from pipelines.data.sources import PictureSource, TableSource
 from pipelines.phantom.patients import PhantomSource
@@ -124,6 +125,7 @@ def _is_within(folder: str, other_folder: str) -> bool:
 def _part_problems(run: RunSettings) -> Iterator[Problem]:
     """Problems of a site's part and test patients with the run's classes, folds and privacy."""
     counts = {"classification": len(run.task.classes), "regression": BANDS}
+    counts["findings"] = len(name_finding_bands(len(run.task.findings)))
     class_count = max(2, counts.get(run.task.kind, 2))
     for name, site in run.sites.items():
         if site.part is not None and (site.part.classes or 1) > class_count:

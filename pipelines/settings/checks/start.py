@@ -59,7 +59,7 @@ def _pretrained_problems(run: RunSettings, how: Pretrained) -> Iterator[tuple[st
     from harmonize.stacks import find_form_problems
 
     if run.task.kind != "classification":
-        what = "segments" if run.task.kind == "segmentation" else "gives a number"
+        what = {"segmentation": "segments", "regression": "gives a number"}.get(run.task.kind, "gives several findings")
         yield "on", f"public pictures have classes, so a network that {what} cannot begin on them"
     elif how.on in PRIORS:
         form_problems = find_form_problems(PRIORS[how.on], run.images.inputs, run.images.kind)

@@ -9,14 +9,16 @@ import torch
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, build_folder_source
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.label_classes import value_problems
+from pipelines.data.label_findings import FindingNames
 from pipelines.data.readers import resolve_source
 from pipelines.data.requirements import mask_problems
 from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource, TensorSource
+from pipelines.phantom.findings import PHANTOM_FINDINGS
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PHANTOM_UNITS, PhantomSource
 from pipelines.settings.run_settings import RunSettings, list_works, select_model
 from pipelines.settings.sites import LABELS_MISSING, VOLUME_SOURCES, Elsewhere, SiteSettings
-from pipelines.settings.task import Classification, Regression
+from pipelines.settings.task import AnyTask, Classification, Regression, SeveralFindings
 from privacy.settings_error import Problem
 
 
@@ -26,8 +28,8 @@ def problems(run: RunSettings) -> list[Problem]:
         each.within("sites", name) for name, site in run.sites.items() for each in _target_problems(run, site)
     ]
     found_problems += _contrast_problems(run)
-    if isinstance(run.task, Regression):
-        found_problems += _number_problems(run)
+    if isinstance(run.task, Regression | SeveralFindings):
+        found_problems += _class_part_problems(run)
     if run.task.kind == "segmentation":
         found_problems += [*_window_problems(run), *_image_problems(run), *_segmentation_problems(run)]
     elif run.evaluate.window is not None:
@@ -52,12 +54,11 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
         return [Problem(("unlabelled",), text)] if run.train.methods else []
     if task.target is None and isinstance(source, VOLUME_SOURCES) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
-    if isinstance(task, Classification | Regression):
-        target_problems = (
-            _label_problems(task, site) if isinstance(task, Classification) else _number_source_problems(task, site)
-        )
-        if target_problems:
-            return target_problems
+    if task.findings and site.policy.budget is not None:
+        text = "numbers of patients with each finding would be told without noise, and this hospital counts under a "
+        return [Problem(("policy", "budget"), f"{text}budget; learn findings without one, or one label an example")]
+    if target_problems := _find_label_problems(task, site):
+        return target_problems
     if task.target in ("gland", "lesion") and run.images.kind not in ("slices", "volumes"):
         text = f"the target {task.target} needs images of kind slices or volumes, found {run.images.kind}"
         return [Problem(("source",), text)]
@@ -74,6 +75,87 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
         text = f"classes are {', '.join(masks.classes)}, and the task's are {', '.join(task.names[1:])}; give values "
         target_problems.append(Problem(("source", "masks", "values"), f"{text}of these"))
     return target_problems
+
+
+def _find_label_problems(task: AnyTask, site: SiteSettings) -> list[Problem]:
+    """Why a site's labels cannot be what the task learns, where that is no mask."""
+    if isinstance(task, SeveralFindings):
+        return _finding_source_problems(task, site)
+    return _refuse_findings(site) or (
+        _label_problems(task, site)
+        if isinstance(task, Classification)
+        else _number_source_problems(task, site)
+        if isinstance(task, Regression)
+        else []
+    )
+
+
+def _refuse_findings(site: SiteSettings) -> list[Problem]:
+    """Columns of several findings at a site whose task learns something else."""
+    source = resolve_source(site.source)
+    text = "name the columns of several findings, and the task learns one label; remove them, or say task: "
+    text += "{kind: findings, findings: [...]}"
+    if isinstance(source, PhantomSource) and source.labels == "findings":
+        text = "findings are several an example; say task: {kind: findings, findings: "
+        return [Problem(("source", "labels"), f"{text}[{', '.join(PHANTOM_FINDINGS)}]}}")]
+    if isinstance(source, PictureSource | TableSource) and source.findings:
+        return [Problem(("source", "findings"), text)]
+    if isinstance(site.labels, TableLabels) and site.labels.findings:
+        return [Problem(("labels", "findings"), text)]
+    return []
+
+
+def _finding_source_problems(task: SeveralFindings, site: SiteSettings) -> list[Problem]:
+    """Why a site's labels cannot be several findings."""
+    source, meaning = resolve_source(site.source), FindingNames(task.findings)
+    if isinstance(source, PhantomSource):
+        if source.labels != "findings":
+            text = f"{source.labels} gives one label, and the task learns several findings; say labels: findings"
+            return [Problem(("source", "labels"), text)]
+        if unknown := [name for name in task.findings if name not in PHANTOM_FINDINGS]:
+            text = (
+                f"a phantom has {', '.join(PHANTOM_FINDINGS)}, and the task names {', '.join(unknown)}; leave out these"
+            )
+            return [Problem(("source", "labels"), text)]
+        return []
+    if isinstance(source, TensorSource):
+        text = "labels of tensors are classes, and the task learns several findings; give a table"
+        return [Problem(("source", "kind"), text)]
+    if isinstance(site.labels, MaskLabels):
+        return [
+            Problem(("labels", "kind"), "a mask gives one class, and the task learns several findings; give a table")
+        ]
+    if isinstance(source, PictureSource | TableSource):
+        return [*_find_column_problems(source, meaning, "source"), *_find_picture_problems(source)]
+    return _find_column_problems(site.labels, meaning, "labels") if isinstance(site.labels, TableLabels) else []
+
+
+def _find_column_problems(
+    table: PictureSource | TableSource | TableLabels, meaning: FindingNames, where: str
+) -> list[Problem]:
+    """Problems of the columns of findings, and of what stands in them."""
+    column_problems = value_problems(table.values, meaning, where)
+    if strange := sorted({*table.findings} - {*meaning.names}):
+        text = f"{', '.join(strange)} are no findings of the task; these are {', '.join(meaning.names)}"
+        column_problems.append(Problem((where, "findings"), text))
+    columns = meaning.list_columns(table.findings)
+    if twice := sorted({column for column in columns if columns.count(column) > 1}):
+        column_problems.append(Problem((where, "findings"), f"two findings are in the column {', '.join(twice)}"))
+    if isinstance(table, TableSource) and (lacking := [name for name in meaning.names if name not in table.findings]):
+        text = f"missing for {', '.join(lacking)}; say finding: column for each finding of the task, and no label"
+        column_problems.append(Problem((where, "findings"), text))
+    if isinstance(table, TableSource) and table.positive_above is not None:
+        column_problems.append(
+            Problem((where, "positive_above"), "is for one label, and findings are several; remove it")
+        )
+    return column_problems
+
+
+def _find_picture_problems(source: PictureSource | TableSource) -> list[Problem]:
+    """Problems of pictures without a table of findings."""
+    if isinstance(source, PictureSource) and source.table is None:
+        return [Problem(("source", "table"), "missing; findings stand in columns of a table, not in masks")]
+    return []
 
 
 def _label_problems(task: Classification, site: SiteSettings) -> list[Problem]:
@@ -130,24 +212,28 @@ def _number_source_problems(task: Regression, site: SiteSettings) -> list[Proble
     return value_problems(site.labels.values, task.number, "labels") if isinstance(site.labels, TableLabels) else []
 
 
-def _number_problems(run: RunSettings) -> Iterator[Problem]:
-    """Parts of a run that compare, balance or attack classes, and so have no meaning where a number is learnt."""
+def _class_part_problems(run: RunSettings) -> Iterator[Problem]:
+    """Parts of a run that compare, balance or attack classes, and so have no meaning where a number is learnt, or
+    several findings.
+    """
+    task_text = "the task is several findings" if run.task.findings else "the task is a number"
+    has_none = "findings have none" if run.task.findings else "a number has none"
     if run.harmonize is not None:
-        text = "its veto asks whether translated images still show their classes, and the task is a number; remove it"
+        text = f"its veto asks whether translated images still show their classes, and {task_text}; remove it"
         yield Problem(("harmonize",), text)
     if run.augment is not None:
-        yield Problem(("augment",), "balances two classes of labels, and the task is a number; remove it")
+        yield Problem(("augment",), f"balances two classes of labels, and {task_text}; remove it")
     if run.route is not None or run.outside:
-        text = "adapts a model by how sure it is of classes, and the task is a number; remove it"
+        text = f"adapts a model by how sure it is of classes, and {task_text}; remove it"
         yield Problem(("route",) if run.route is not None else ("outside",), text)
     if run.audit.inversion is not None:
-        text = "reconstructs images from gradients of known classes, and the task is a number; remove it"
+        text = f"reconstructs images from gradients of known classes, and {task_text}; remove it"
         yield Problem(("audit", "inversion"), text)
     if any(work.balance for _, _, work in list_works(run)):
-        yield Problem(("train", "work", "balance"), "draws classes equally often, and a number has none; say false")
+        yield Problem(("train", "work", "balance"), f"draws classes equally often, and {has_none}; say false")
     for label, variant in run.evaluate.variants.items():
         if "centred" in (variant.calibration or ""):
-            text = f"{variant.calibration} moves the threshold between two classes, and the task is a number; "
+            text = f"{variant.calibration} moves the threshold between two classes, and {task_text}; "
             yield Problem(("evaluate", "variants", label, "calibration"), f"{text}say adabn or fine_tuned")
 
 
