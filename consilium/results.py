@@ -193,7 +193,7 @@ class Results:
 
     def probabilities(self, method: str, hospital: str, x: Any) -> torch.Tensor:
         """Probabilities (n, classes, *spatial) of new examples x (n, *inputs), as in the evaluation; of a number its
-        place (n, 1) in the range of `ready(...).number`.
+        place (n, 1) in the range of `ready(...).number`; of several findings (n, findings), each for itself.
 
         Raises:
             KeyError: as `ready`. ValueError: x has another shape.

@@ -194,8 +194,9 @@ def load_study(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
                     )
                 )
                 planned.append(Planned(case, seed, data, config))
-                if config.task.kind == "regression":
-                    text = "a study compares scores of classes or masks, and the task of this run is a number"
+                if config.task.kind in ("regression", "findings"):
+                    what = "a number" if config.task.kind == "regression" else "several findings"
+                    text = f"a study compares scores of classes or masks, and the task of this run is {what}"
                     problems.append(problem_at(study_document, Problem(("base",), text)))
             except ConfigError as error:
                 problems += [_of_case(problem, case, study.base) for problem in error.problems]

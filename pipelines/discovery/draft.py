@@ -48,6 +48,7 @@ sites:
     labels: {{ mark }}        # put one of these two in its place, with your folder or file and its columns:
     #   labels: {kind: table, file: /where/labels.csv, patient: patient, label: label}   # of 0 and 1
     #   labels: {kind: mask, folder: /where/masks, pattern: "{patient}.nii.gz"}          # above 0 = positive
+    # several columns of findings in the table, each 0, 1 or empty: task: {kind: findings, findings: [a, b]}; or
     # a number in the table instead: task: {kind: regression, what: volume, unit: mL, range: [0, 200]}, and no method,
     # network or balance that needs classes; --check names them
 {% endif %}
@@ -63,30 +64,38 @@ sites:
 images: {{ images | flow }}{{ images_note }}
 {% if found.task %}
 
-task: {{ found.task | flow }}   # add ordered: true, if these are grades, the lowest first
+task: {{ found.task | flow }}   # {{ task_note }}
 {% endif %}
 
 split: {train: {{ split[0] }}, validation: {{ split[1] }}, test: {{ split[2] }}}     # shares of each site's patients
 
+{% if several %}
+model: {name: cnn}   # of the networks: a small one, with an output for each finding
+{% else %}
 model: {name: cam}   # of the networks: a small classifier with class activation maps
+{% endif %}
 
 train:
   schedule: {rounds: 20}
-  work: {optimizer: adam, lr: 1e-3, batch: 24, epochs: 2, augment: affine, balance: true}
+  work: {optimizer: adam, lr: 1e-3, batch: 24, epochs: 2, augment: affine{{ "" if several else ", balance: true" }}}
   methods:          # heads on fixed features first: no network of ours was shown to beat them with few patients
     local_svm: {name: local_svm}       # floors: each hospital alone, on fixed features of its images
     local_ridge: {name: local_ridge}   # the same, linear
-{% if found.sites | length > 1 %}
+{% if found.sites | length > 1 and not several %}
     moments: {{ moments | flow }}   # one message, and a head for each hospital
 {% endif %}
     local: {name: local}          # a network at each hospital
 {% if found.sites | length > 1 %}
     fedavg: {name: fedavg}        # one network for all
     fedper: {name: fedper}        # a shared body, and a head for each hospital
+{% endif %}
+{% if found.sites | length > 1 and not several %}
   method_model:
     moments: {{ features | flow }}
 {% endif %}
+{% if not several %}
   # with privacy: {epsilon: ...}: `moments` alone and together, and `dp_head`, as in skin_lesion_private.yaml
+{% endif %}
 
 evaluate:
   checkpoint: {{ "average" if split[1] == "0" else "global" }}{{ checkpoint_note }}
@@ -95,6 +104,8 @@ evaluate:
 """
 
 
+GRADES_NOTE = "add ordered: true, if these are grades, the lowest first"
+FINDINGS_NOTE = "each its own column of 0 and 1; an empty cell is unknown"
 CHOSEN, AVERAGED = "   # the round with the lowest validation loss", "  # of all rounds: nobody validates one"
 
 
@@ -106,6 +117,7 @@ def draft_yaml(survey: Discovery, *, folder: str, file: str, name: str) -> str:
     split = ("0.5", "0.15", "0.35") if smallest >= SMALL_SITE else ("0.5", "0", "0.5")
     gland = all(site.gland for site in survey.sites)
     volumes = survey.sort != "pictures"
+    several = survey.task is not None and survey.task.get("kind") == "findings"
     note = "        # only slices that show the gland" if volumes and gland else ""
     validated, images = split[1] != "0", images_of(survey)
     moments, features = WITH_FEATURES[str(images["kind"])]
@@ -117,6 +129,8 @@ def draft_yaml(survey: Discovery, *, folder: str, file: str, name: str) -> str:
         mark=FILL_IN,
         split=split,
         volumes=volumes,
+        several=several,
+        task_note=FINDINGS_NOTE if several else GRADES_NOTE,
         images=images,
         moments=moments,
         features=features,
@@ -145,7 +159,12 @@ def describe_counts(site: Site) -> str:
 
 def format_flow_group(group: Mapping[str, object]) -> str:
     """A group of settings on one line of YAML."""
-    return "{" + ", ".join(f"{key}: {_format_value(value)}" for key, value in group.items()) + "}"
+    return "{" + ", ".join(f"{_format_key(key)}: {_format_value(value)}" for key, value in group.items()) + "}"
+
+
+def _format_key(key: str) -> str:
+    """A key as YAML: quoted where it would be read as a number."""
+    return json.dumps(key) if key.lstrip("+-").isdecimal() else key
 
 
 def format_scalar(text: str) -> str:

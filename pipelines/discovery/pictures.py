@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from federation.findings import MOST_FINDINGS
 from pipelines.data.tables.csv_file import read_csv
 from pipelines.discovery.found import Discovery, Group, Site
 from pipelines.discovery.images import PICTURES
@@ -20,10 +21,12 @@ SITE = ("site", "hospital", "center", "centre", "source", "dataset")
 PATIENT = ("patient", "patient_id", "patientid", "lesion_id", "subject", "subject_id", "case")
 KIND = ("dx", "diagnosis", "grade", "isup", "grade_group", "gleason", "birads", "pirads", "stage", "type", *LABEL)
 MOST_SITES, MOST_KINDS = 50, 20
+UNCERTAIN = "-1"
+"""How some tables of findings say that a report is not sure."""
 
 
 class Kinds(NamedTuple):
-    """A column of several classes: settings of the source and of the task."""
+    """A column of several classes, or columns of several findings: settings of the source and of the task."""
 
     source: Group
     task: Group
@@ -74,6 +77,25 @@ def _find_class_column(
     return None
 
 
+def _find_finding_columns(
+    header: Sequence[str], lines: Sequence[Mapping[str, str]], skip: Sequence[str | None]
+) -> Kinds | None:
+    """All columns of 0 and 1, where some cells may be empty or -1, if there are at least two; each a finding of its
+    own.
+
+    An empty cell, and -1, stand for a finding that nobody knows.
+    """
+    texts = {column: {line[column].removesuffix(".0") for line in lines} for column in header if column not in skip}
+    columns = [column for column, cells in texts.items() if {"0", "1"} <= cells <= {"0", "1", "", UNCERTAIN}]
+    names = {_class_name(column): column for column in columns}
+    if not 2 <= len(columns) == len(names) <= MOST_FINDINGS or not all(map(is_name, names)):
+        return None
+    renamed: Group = {name: column for name, column in names.items() if name != column}
+    source: dict[str, object] = {"findings": renamed} if renamed else {}
+    source |= {"values": {UNCERTAIN: "unknown"}} if any(UNCERTAIN in texts[column] for column in columns) else {}
+    return Kinds(source, {"kind": "findings", "findings": [*names]})
+
+
 def _order_key(text: str) -> tuple[int, str]:
     """Numbers by their value, other texts by their letters."""
     return (int(text), "") if text.isdecimal() else (0, text.casefold())
@@ -95,6 +117,9 @@ def _build_discovery(
     secrets = secrets_of(line[patient] for line in lines) if patient else secrets_of(())
     missing = [] if patient else ["no column of the table is called patient"]
     kinds = None if len(likely) == 1 else _find_class_column(header, lines, (image, patient), secrets)
+    if kinds is None and not any(c.lower() in LABEL for c in likely):
+        kinds = _find_finding_columns(header, lines, (image, patient))
+        likely = likely if kinds is None else []
     if len(likely) != 1 and kinds is None:
         missing.append("no column of the table is clearly the label: 0 and 1, called label, or a few classes")
     source: dict[str, object] = {"kind": "picture", "folder": str(root), "table": str(table), "image": image}
@@ -115,6 +140,8 @@ def _build_discovery(
         )
     rows = (("pictures of a table", "", "picture", "", f"{len(values)}", f"{len(lines):,}"),)
     doubts = [*filter(None, (doubt for _, doubt in called)), *_list_doubts(lines, image, patient, column)]
+    if kinds is not None and kinds.task["kind"] == "findings":
+        doubts.append("every column of 0 and 1 is taken for a finding; leave out of task.findings what is none")
     return Discovery("pictures", tuple(sites), tuple(doubts), rows, None if kinds is None else kinds.task)
 
 

@@ -6,6 +6,7 @@ import copy
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from privacy.dp.events import Gaussian, Part, compose_events
 from privacy.dp.mechanisms import vote_histogram
 from privacy.message import from_file
 from privacy.release.gate import Refused
+from privacy.release.policy import Budget, Policy
 from privacy.settings_error import SettingsError
 
 NAMES = ("edema", "effusion", "nodule")
@@ -257,6 +259,9 @@ def test_a_hospital_refuses_to_balance_findings_and_to_tell_them_under_a_budget(
     for wrong in ({"work": {"balance": True}}, {"algorithm": {"name": "fedsld"}}, {"classes": 1}, {"classes": 31}):
         with pytest.raises(Refused, match="malformed_opening"):
             parse_opening(hospital, facts | wrong)
+    with pytest.raises(Refused, match="malformed_opening") as caught:
+        parse_opening(replace(hospital, pooled=Policy(budget=Budget(epsilon=4.0))), facts)
+    assert "numbers of patients with each finding would be told" in str(caught.value.__cause__)
 
 
 @pytest.fixture(scope="module")

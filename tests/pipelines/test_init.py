@@ -473,6 +473,26 @@ def test_a_column_of_diagnoses_is_a_task_of_named_classes(tmp_path, monkeypatch,
     assert load_config("my.yaml").task.names == tuple(classes)
 
 
+def test_columns_of_0_and_1_are_a_task_of_several_findings_that_runs_as_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "chest"
+    folder.mkdir()
+    lines = ["image,patient,age,Edema,Pleural Effusion,nodule"]
+    for number in range(30):
+        Image.fromarray(np.full((32, 32), 8 * number, np.uint8)).save(folder / f"{number}.png")
+        findings = [str(number % 2), ("0.0", "1.0", "-1")[number % 3], ("0", "", "1")[number % 3]]
+        lines.append(f"{number}.png,p{number},{number + 20}," + ",".join(findings))
+    (folder / "table.csv").write_text("\n".join(lines))
+    code, out, _ = drafted(folder, capsys)
+    said = yaml.safe_load(out)
+    assert code == Exit.OK and said["task"] == {"kind": "findings", "findings": ["edema", "pleural_effusion", "nodule"]}
+    (site,) = said["sites"].values()
+    assert site["source"]["findings"] == {"edema": "Edema", "pleural_effusion": "Pleural Effusion"}
+    assert site["source"]["values"] == {"-1": "unknown"} and "taken for a finding" in out
+    Path("my.yaml").write_text(out)
+    assert load_config("my.yaml").task.findings == ("edema", "pleural_effusion", "nodule")
+
+
 def test_drafts_of_different_folders_have_different_runs(tmp_path, monkeypatch, capsys):
     """Their results would lie in one folder, and the later ones replace the earlier ones."""
     monkeypatch.chdir(tmp_path)
