@@ -10,7 +10,7 @@ error of the AUC told, against the exact AUC of the same patients. Without it, o
 one before: the same, and how often the 95 % interval holds the AUC of the population; by shape, epsilon, patients, and
 share: noise x sqrt(bins) over the patients of the smaller class, by which evaluation judges what is assessable.
 `--classes` does so for the macro AUC of several classes, and `--grades` for the mean AUC of cuts, the quadratic kappa
-and the error in grades of ordered ones.
+and the error in grades of ordered ones; `--findings` for the mean AUC of several findings.
 """
 
 from __future__ import annotations
@@ -31,6 +31,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from evaluation import noised, scale, votes
+from evaluation.findings import (
+    MEAN_AUC,
+    UNKNOWN,
+    count_findings,
+    find_mean_findings,
+    from_noised_tensors,
+    release_findings,
+)
 from evaluation.histograms import count_scores
 from evaluation.intervals import percentile_interval
 from evaluation.metrics import AUC, GRADE_ERROR, KAPPA, auc
@@ -340,6 +348,49 @@ def grades(repeats: int) -> None:
         print(f"| {classes} | {patients} | {epsilon:g} | {' | '.join(cells)} | {assessable / repeats:.2f} |")
 
 
+def findings(repeats: int) -> None:
+    """Mean AUC of several findings, over those that declared numbers of patients let be judged."""
+    print("| findings | patients | ε | mean AUC: bias, RMSE | interval | findings assessable |")
+    for number, patients, epsilon in itertools.product((4, 14), (200, 600, 2000), EPSILONS):
+        noise, generator = 1.002 / mu_of(epsilon, DELTA), np.random.default_rng([REPORTED, number, patients])
+        large = count_findings(*examined(generator, number, 40_000), copies=0, seed=0)
+        errors, held, assessable = [], [], []
+        for _ in range(repeats):
+            hospital = examined(generator, number, patients)
+            tensors, numbers = release_findings(*hospital, noise=noise, add_noise=adding(generator))
+            facts = {"noise": noise, "patients": patients, "images": patients, "finding_patients": numbers}
+            told = from_noised_tensors(tensors, facts, copies=COPIES, seed=0)
+            chosen = np.flatnonzero(find_mean_findings(told))
+            exact, truth = (
+                float(np.mean([AUC.of(counted.each[k])[0] for k in chosen]))
+                for counted in (count_findings(*hospital, copies=0, seed=0), large)
+            )
+            values = MEAN_AUC.of(told)
+            interval = percentile_interval(values)
+            errors.append(float(values[0]) - exact)
+            held.append(interval.low <= truth <= interval.high)
+            assessable.append(sum(compute_support(counts).assessable() for counts in told.each))
+        bias, rmse = np.mean(errors), math.sqrt(np.mean(np.square(errors)))
+        share = np.mean(assessable)
+        print(
+            f"| {number} | {patients} | {epsilon:g} | {bias:+.3f}, {rmse:.3f} | {np.mean(held):.2f} | {share:.1f} |",
+            flush=True,
+        )
+
+
+def examined(generator: np.random.Generator, number: int, patients: int) -> tuple[Ints, Floats, Ints]:
+    """States (n, K), probabilities (n, K) and patients, one image each. Of one patient findings go together, from half
+    of the patients down to a tenth have one, and a fifth of all is unknown; a model tells each with an AUC of about
+    0.8.
+    """
+    shares = np.linspace(0.5, 0.1, number)
+    own, common = generator.standard_normal((patients, number)), generator.standard_normal((patients, 1))
+    y = ((own + common) / math.sqrt(2) > stats.norm.isf(shares)).astype(np.int64)
+    p = logistic(np.log(shares / (1 - shares)) + 1.2 * (y - shares) + generator.standard_normal((patients, number)))
+    y[generator.random((patients, number)) < 0.2] = UNKNOWN
+    return y, p, np.arange(patients)
+
+
 def graded(generator: np.random.Generator, classes: int, patients: int) -> Hospital:
     """A hospital with patients of every grade, one image each; a model sees the grade with a deviation of 1.2."""
     shares = np.full(classes, 0.5 / (classes - 1))
@@ -372,5 +423,7 @@ if __name__ == "__main__":
     line.add_argument("--choose", action="store_true", help="compare ways of releasing, on other seeds")
     line.add_argument("--classes", action="store_true", help="several classes")
     line.add_argument("--grades", action="store_true", help="ordered classes")
+    line.add_argument("--findings", action="store_true", help="several findings")
     asked = line.parse_args()
-    (choose if asked.choose else several if asked.classes else grades if asked.grades else report)(asked.repeats)
+    ways = {"choose": choose, "classes": several, "grades": grades, "findings": findings}
+    next((way for name, way in ways.items() if getattr(asked, name)), report)(asked.repeats)
