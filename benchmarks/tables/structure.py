@@ -1,13 +1,14 @@
 """How the code is built: rooms, floors, arrows, circles, the longest chain of imports, lines, lengths of functions,
 literal keys, tests, benchmarks, documents.
 
-    python -m benchmarks.tables.structure [ROOT] [--report] [--json FILE]
+    python -m benchmarks.tables.structure [ROOT] [--follow] [--json FILE]
 
 A room is a folder or a file directly below `pipelines/`; an arrow is a pair of rooms of which one imports the
 other, at the top of a file or inside a function. Floors are the lengths of chains of rooms, where the
 rooms of a circle are one. An upward arrow is one that has to go so that no circle is left (the fewest that a greedy
-search finds). --report also runs the golden configuration, and counts the files whose functions its report stage enters
-and how often it goes from one file to another. It reads ROOT as text; with --report it runs its code.
+search finds). --follow also runs the golden configuration, and counts the files whose functions its report stage, its
+ingest stage and the reading of its settings enter, and how often they go from one file to another. It reads ROOT as
+text; with --follow it runs its code.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.shared.options import make_parser
 
 AROUND = ("pipelines", "tests", "benchmarks")
 PACKAGES = ("harmonize", "federation", "personalize", "privacy", "evaluation", "pipelines", "consilium")
+FOLLOWED = ("settings", "ingest", "report")
 Graph = Mapping[str, set[str]]
 
 
@@ -131,10 +133,13 @@ def lengths(paths: Iterable[Path]) -> list[int]:
 PROFILE = """
 import json, os, sys
 from pathlib import Path
-root = Path(sys.argv[1]); sys.path.insert(0, str(root))
+root, what = Path(sys.argv[1]), sys.argv[2]; sys.path.insert(0, str(root))
 from pipelines.run import main
+from pipelines.settings import load
+load_config = getattr(load, "load_config", None) or load.load  # its name before 2026-11-26
 config = str(root / "tests" / "golden" / "tiny" / "tiny.yaml")
-if main([config]): sys.exit("the golden run failed")
+if what != "settings" and main([config]): sys.exit("the golden run failed")
+load_config(config)
 entered, count, last, known = set(), 0, None, {}
 def look(frame, event, argument):
     global count, last
@@ -145,20 +150,20 @@ def look(frame, event, argument):
     if not known[file]: return
     entered.add(file); count += file != last; last = file
 sys.setprofile(look)
-code = main([config, "--only", "report", "--fresh"])
+load_config(config) if what == "settings" else main([config, "--only", what, "--fresh"])
 sys.setprofile(None)
-Path("out.json").write_text(json.dumps({"files": len(entered), "switches": count, "exit": code}))
+Path("out.json").write_text(json.dumps({"files": len(entered), "switches": count}))
 """
 
 
-def report(root: Path) -> dict[str, int]:
-    """Files that the report stage of the golden run enters, and changes from one file to another."""
+def follow(root: Path, what: str) -> dict[str, int]:
+    """Files that a stage of the golden run, or the reading of its settings, enters, and changes from one to another."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPATH": str(root)}
-        command = [sys.executable, "-c", PROFILE, str(root)]
+        command = [sys.executable, "-c", PROFILE, str(root), what]
         subprocess.run(command, cwd=folder, env=environment, check=True, stdout=2, timeout=1800)  # noqa: S603
         found = json.loads((Path(folder) / "out.json").read_text())
-    return {"files_entered_by_report": found["files"], "changes_of_file_in_report": found["switches"]}
+    return {f"files_entered_by_{what}": found["files"], f"changes_of_file_in_{what}": found["switches"]}
 
 
 def measured(root: Path) -> dict[str, int]:
@@ -181,8 +186,22 @@ def measured(root: Path) -> dict[str, int]:
         "functions": len(functions),
         "lines_of_a_function_median": functions[len(functions) // 2],
         "lines_of_a_function_90_percent": functions[int(0.9 * len(functions))],
+        "import_lines_in_1000": count_import_lines(known.values()),
         **count_around(root),
     }
+
+
+def count_import_lines(paths: Iterable[Path]) -> int:
+    """Lines of import statements in 1,000 lines."""
+    paths = list(paths)
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    lines = sum(
+        (node.end_lineno or 0) - node.lineno + 1
+        for text in texts
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+    return round(1000 * lines / sum(text.count("\n") for text in texts))
 
 
 def count_around(root: Path) -> dict[str, int]:
@@ -216,13 +235,13 @@ def small(known: Mapping[str, Path], graph: Graph) -> int:
 def main() -> None:
     line = make_parser(__doc__)
     line.add_argument("root", nargs="?", default=Path(__file__).parents[2], type=Path)
-    line.add_argument("--report", action="store_true", help="also run the golden configuration and follow its report")
+    line.add_argument("--follow", action="store_true", help="also run the golden configuration and follow its stages")
     line.add_argument("--json", type=Path)
     options = line.parse_args()
     sys.setrecursionlimit(10_000)
     found = measured(options.root.resolve())
-    if options.report:
-        found |= report(options.root.resolve())
+    for what in FOLLOWED if options.follow else ():
+        found |= follow(options.root.resolve(), what)
     for name, value in found.items():
         print(f"{name:<45}{value:>8,}")
     if options.json:
