@@ -235,7 +235,9 @@ def small(known: Mapping[str, Path], graph: Graph) -> int:
 def main() -> None:
     line = make_parser(__doc__)
     line.add_argument("root", nargs="?", default=Path(__file__).parents[2], type=Path)
-    line.add_argument("--follow", action="store_true", help="also run the golden configuration and follow its stages")
+    line.add_argument(
+        "--follow", "--report", action="store_true", help="also run the golden configuration and follow its stages"
+    )
     line.add_argument("--json", type=Path)
     options = line.parse_args()
     sys.setrecursionlimit(10_000)
