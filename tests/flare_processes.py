@@ -18,6 +18,7 @@ import psutil
 import yaml
 
 PROJECT = Path(__file__).parents[1] / "deploy" / "flare" / "project.yml"
+SLOW_DISK = Path(__file__).with_name("slow_disk")
 LEAD = "runs@coordinator.example"
 PLAIN_RUN: dict[str, Any] = {
     "name": "far",
@@ -33,12 +34,13 @@ PLAIN_RUN: dict[str, Any] = {
 @dataclass
 class Federation:
     """folder: of kits, hospitals' homes and logs. sites: name -> the group `site` of its YAML. homes: the folder of the
-    hospitals' homes, in `folder`.
+    hospitals' homes, in `folder`. fsync_s: what each fsync of these processes takes at least.
     """
 
     folder: Path
     sites: dict[str, dict[str, Any]]
     homes: str = "homes"
+    fsync_s: float = 0.0
     kits: Path = field(init=False)
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -68,10 +70,16 @@ class Federation:
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     cwd=self.folder,
-                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    env=self._environment(),
                 )
             if name == "server":
                 listening(self.port)
+
+    def _environment(self) -> dict[str, str]:
+        """Of a process."""
+        path = os.pathsep.join([str(SLOW_DISK), *filter(None, [os.environ.get("PYTHONPATH")])])
+        slow = {"PYTHONPATH": path, "CONSILIUM_TEST_FSYNC_S": str(self.fsync_s)} if self.fsync_s else {}
+        return {**os.environ, "OMP_NUM_THREADS": "1", **slow}
 
     @property
     def port(self) -> int:
@@ -133,10 +141,14 @@ class Federation:
 
 @contextmanager
 def federation(
-    folder: Path, sites: dict[str, dict[str, Any]], start: tuple[str, ...] = (), homes: str = "homes"
+    folder: Path,
+    sites: dict[str, dict[str, Any]],
+    start: tuple[str, ...] = (),
+    homes: str = "homes",
+    fsync_s: float = 0.0,
 ) -> Iterator[Federation]:
-    """start: who is started, where not all are. homes: see `Federation`."""
-    made = Federation(folder, sites, homes)
+    """start: who is started, where not all are. homes, fsync_s: see `Federation`."""
+    made = Federation(folder, sites, homes, fsync_s)
     try:
         made.start(*start)
         yield made
