@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -43,7 +43,7 @@ from federation.engine import InProcess, Worker
 from federation.origins import list_origins
 from federation.remote import Pending, Reach, Remote
 from pipelines.coordinator.run import Engines, run_config, simulated_workers
-from pipelines.coordinator.world import RoundEnded
+from pipelines.coordinator.world import OnRound, ignore_round
 from pipelines.data.tensors.file import write_private
 from pipelines.external.settings import is_external
 from pipelines.hospital.hospital import KEY
@@ -62,7 +62,6 @@ from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
 Engine: TypeAlias = Literal["in process", "wire"] | Flare
-OnRound: TypeAlias = Callable[[RoundEnded], None]
 SETTINGS = "settings.yaml"
 SIMULATED = (
     "that hospitals are apart: they are simulated in this process, which reads all their patients; policy, gate, "
@@ -83,10 +82,6 @@ HEAD = (
     "Written by consilium.train. `python -m pipelines.run` runs the same, but for code that only a process from Python "
     "registers."
 )
-
-
-def ignore_round(ended: RoundEnded) -> None:
-    """Do nothing after a round of training."""
 
 
 def not_guaranteed(config: Config, shared_names: int = 0) -> tuple[str, ...]:

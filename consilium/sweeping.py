@@ -20,7 +20,7 @@ from privacy.settings_error import Problem
 MOST_LINES = 200
 LONGEST_LABEL = 60
 PARTS = ("method", "work", "model", "start")
-"""What may be swept: each as a whole, and fields of the first three, as `work.lr`."""
+"""What may be swept: all but `work` as a whole, and fields of all but `start`, as `work.lr`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +28,9 @@ class Sweep:
     """A finished sweep.
 
     results: of the run with all lines. lines: label -> what is its own, as {"work.lr": 0.01}. losses: label -> the
-    lowest validation loss of a round, mean over hospitals; lines without validation losses are left out. chosen: the
-    label with the lowest; None without any. No test patient has a part in it: the test score of the chosen line is as
-    good as if no other had been tried, and the highest test score of all lines is not.
+    lowest validation loss of a round, mean over hospitals; lines without validation losses are left out. No test
+    patient has a part in the choice, so it does not raise the test score of the chosen line. The highest test score of
+    all lines is too high.
     """
 
     results: Results
@@ -39,19 +39,19 @@ class Sweep:
 
     @property
     def chosen(self) -> str | None:
-        """The label with the lowest validation loss."""
+        """The label with the lowest validation loss; None where no line has one."""
         return min(self.losses, key=lambda label: self.losses[label], default=None)
 
     def table(self) -> str:
         """Each line with its settings and its validation loss, the chosen one marked."""
         keys = list(dict.fromkeys(key for settings in self.lines.values() for key in settings))
-        rows = [["", *keys, "validation loss"]]
+        rows = [["", *keys, "validation loss", ""]]
         for label, settings in self.lines.items():
             loss = f"{self.losses[label]:.4f}" if label in self.losses else "none"
             mark = "chosen" if label == self.chosen else ""
             rows.append([label, *(str(settings.get(key, "")) for key in keys), loss, mark])
-        widths = [max(len(row[place]) for row in rows if place < len(row)) for place in range(max(map(len, rows)))]
-        cells = [[text.ljust(width) for text, width in zip(row, widths, strict=False)] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        cells = [[text.ljust(width) for text, width in zip(row, widths, strict=True)] for row in rows]
         return "\n".join("  ".join(row).rstrip() for row in cells)
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def sweep(
 
     Args:
         over: what differs -> its values, as {"work.lr": [0.01, 0.1], "method.mu": [0.1, 1.0]}. Keys are `method`,
-            `work`, `model` and `start`, of the first three also a field. method, model: what the fields belong to;
+            `model`, `start`, and fields of `method`, `work` and `model`. method, model: what the fields belong to;
             `method` is not used where `over` names methods.
         hospitals, rounds, folder, settings, arguments: as of `train`.
 

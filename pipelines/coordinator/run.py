@@ -45,7 +45,7 @@ from pipelines.coordinator.stages import (
 )
 from pipelines.coordinator.summary import as_json, publish_page, refused_told, results_table, tell_inside
 from pipelines.coordinator.tracking.sending import track_and_report
-from pipelines.coordinator.world import RoundEnded, World
+from pipelines.coordinator.world import OnRound, World, ignore_round
 from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.simulated import make_simulated_workers, make_simulation
 from pipelines.loader.document import Document
@@ -172,7 +172,7 @@ def run_config(
     *,
     command: str,
     engines: Engines | None = None,
-    on_round: Callable[[RoundEnded], None] = lambda ended: None,
+    on_round: OnRound = ignore_round,
 ) -> Results:
     """Run all stages in the run's folder, keeping finished ones. command: the command that continues the run. engines:
     as in `run_command`. on_round: called after each round of training.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from federation.engine import Engine, InProcess, listen_for_answers
 from pipelines.requests.asking import Answered, ask
@@ -46,6 +46,13 @@ class RoundEnded:
     losses: Mapping[str, Mapping[int, float]]
 
 
+OnRound: TypeAlias = Callable[[RoundEnded], None]
+
+
+def ignore_round(ended: RoundEnded) -> None:
+    """Do nothing after a round of training."""
+
+
 class SitesMissing(RuntimeError):
     """Some sites did not answer a request that every site must answer."""
 
@@ -77,7 +84,7 @@ class World:
     simulation: bool = True
     versions: Mapping[str, int] = field(default_factory=dict)
     spend: Collection[str] = ()
-    on_round: Callable[[RoundEnded], None] = lambda ended: None
+    on_round: OnRound = ignore_round
 
     def outside_world(self) -> World:
         """The same world with the external sites in place of the federation's."""
