@@ -405,8 +405,8 @@ def _find_noised_problems(tensors: Mapping[str, Tensor], facts: Mapping[str, obj
     numbers, noise = facts["finding_patients"], facts["noise"]
     if not isinstance(numbers, list) or not numbers or len(numbers) % NUMBERS:
         return [*wrong, f"finding_patients must be {NUMBERS} numbers of each finding"]
-    whole = [*numbers, facts["patients"], facts["images"]]
-    if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**31 for n in whole):
+    counts = [*numbers, facts["patients"], facts["images"]]
+    if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**31 for n in counts):
         wrong.append("numbers of patients and images must be whole")
     if isinstance(noise, bool) or not isinstance(noise, int | float) or not (noise >= 0 and math.isfinite(noise)):
         wrong.append(f"noise is {noise!r}, allowed is a finite number >= 0")

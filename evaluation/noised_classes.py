@@ -118,11 +118,11 @@ def project_cuts(cuts: Floats, confusion: Floats, how: Parts, patients: int, bou
     """
     sides, rows = cuts.sum(axis=-1), confusion.sum(axis=-1)
     from_above = np.cumsum(rows[..., ::-1], axis=-1)[..., ::-1]
-    told = np.stack(
+    differences = np.stack(
         [sides[..., 1] - sides[..., 0], 2 * from_above[..., 1:] - from_above[..., :1]]  # of patients, twice the half
     )
     variances = np.array([2 * cuts.shape[-1] * how.own**2, confusion.shape[-1] ** 2 * how.confusion**2])
-    mean = (patients + np.average(told, axis=0, weights=1 / variances if variances.all() else None)) / 2
+    mean = (patients + np.average(differences, axis=0, weights=1 / variances if variances.all() else None)) / 2
     reached = np.concatenate([np.full_like(mean[..., :1], patients), mean, np.zeros_like(mean[..., :1])], axis=-1)
     of_class = project_within_bounds(reached[..., :-1] - reached[..., 1:], bounds, patients)
     above = np.cumsum(of_class[..., ::-1], axis=-1)[..., ::-1][..., 1:]

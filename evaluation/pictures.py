@@ -40,8 +40,8 @@ def contact_sheet(
         for name, colour, line, is_shown in (
             ("lesion", LESION, "━", any(t.lesion is not None and np.any(t.lesion) for t in tiles)),
             ("organ", ORGAN, "━", any(t.organ is not None and np.any(t.organ) for t in tiles)),
-            ("given mask", GIVEN_COLOUR, "━", any(t.given is not None and np.any(t.given) for t in tiles)),
-            ("the model's mask", FOUND_COLOUR, "╍", any(t.found is not None for t in tiles)),
+            ("given mask", GIVEN_COLOUR, "━", any(t.given_mask is not None and np.any(t.given_mask) for t in tiles)),
+            ("the model's mask", FOUND_COLOUR, "╍", any(t.predicted_mask is not None for t in tiles)),
         )
         if is_shown
     ]
@@ -81,9 +81,9 @@ def _alternative_text(tile: Tile) -> str:
         if mask is not None and np.any(mask)
     ]
     parts += ["map laid over"] if tile.cam is not None else []
-    parts += ["given mask outlined"] if tile.given is not None and np.any(tile.given) else []
-    if tile.found is not None:
-        parts.append("the model's mask outlined" if np.any(tile.found) else "the model found nothing")
+    parts += ["given mask outlined"] if tile.given_mask is not None and np.any(tile.given_mask) else []
+    if tile.predicted_mask is not None:
+        parts.append("the model's mask outlined" if np.any(tile.predicted_mask) else "the model found nothing")
     return ", ".join([f"Image: {tile.caption}", *parts])
 
 
@@ -100,7 +100,7 @@ def _find_tile_problems(place: int, tile: Tile) -> list[str]:
     shape = tile.image.shape[:2]
     if tile.image.ndim not in (2, 3) or min(shape) < 1 or tile.image.shape[2:] not in ((), (3,)):
         return [f"image {place} has shape {tile.image.shape}, needed is (H, W) or (H, W, 3)"]
-    masks = ("lesion", "organ", "cam", "given", "found")
+    masks = ("lesion", "organ", "cam", "given_mask", "predicted_mask")
     layers = ((name, getattr(tile, name)) for name in masks)
     return [
         f"{name} {place} has shape {mask.shape}, needed is its image's {shape}"

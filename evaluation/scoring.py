@@ -100,9 +100,9 @@ def _score_trainings(
         }
         for table, made in zip(trainings, samples, strict=True)
     ]
-    whole = set.intersection(*(set(each) for each in by_training))
+    complete = set.intersection(*(set(each) for each in by_training))
     return {
-        place: tuple(each[place] for each in by_training) if place in whole else (score,)
+        place: tuple(each[place] for each in by_training) if place in complete else (score,)
         for place, score in by_training[0].items()
     }
 

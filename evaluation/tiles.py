@@ -28,16 +28,17 @@ OPAQUE = 0.6  # a map where it is 1
 @dataclass(frozen=True)
 class Tile:
     """One image. image: (H, W), or (H, W, 3) in [0, 1], which no window changes. lesion, organ: (H, W), outlined
-    where > 0. cam: (H, W) in [0, 1], laid over the image. given, found: (H, W) int, masks of which each class but 0 is
-    outlined: the given one, and a model's."""
+    where > 0. cam: (H, W) in [0, 1], laid over the image. given_mask, predicted_mask: (H, W) int, of which each class
+    but 0 is outlined.
+    """
 
     image: NDArray[np.generic]
     caption: str
     lesion: NDArray[np.generic] | None = None
     organ: NDArray[np.generic] | None = None
     cam: NDArray[np.generic] | None = None
-    given: NDArray[np.generic] | None = None
-    found: NDArray[np.generic] | None = None
+    given_mask: NDArray[np.generic] | None = None
+    predicted_mask: NDArray[np.generic] | None = None
 
 
 def draw_tile(tile: Tile, low: float, high: float, size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -50,7 +51,7 @@ def draw_tile(tile: Tile, low: float, high: float, size: tuple[int, int]) -> NDA
     for mask, colour in ((tile.organ, ORGAN), (tile.lesion, LESION)):
         if mask is not None and min(mask.shape) > 1:
             _draw_lines(renderer, _inner_outlines(np.asarray(mask) > 0, size), colour, THIN)
-    for mask, colour, dash in ((tile.given, GIVEN_COLOUR, None), (tile.found, FOUND_COLOUR, DASH)):
+    for mask, colour, dash in ((tile.given_mask, GIVEN_COLOUR, None), (tile.predicted_mask, FOUND_COLOUR, DASH)):
         for label in [] if mask is None or min(mask.shape) < 2 else np.unique(mask):
             if label == 0:
                 continue

@@ -151,8 +151,8 @@ def kept_as_promised(outcome: Outcome, hospital_by_name: Mapping[str, testbed.Ho
     """Hold that every site has the models that its checkpoints name."""
     for name, hospital in hospital_by_name.items():
         memory = load_newest_memory(hospital.disk)
-        asked: tuple[Checkpoint, ...] = (*CHECKPOINTS, "average")
-        rounds_kept = {c: load_checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in asked}
+        checkpoints: tuple[Checkpoint, ...] = (*CHECKPOINTS, "average")
+        rounds_kept = {c: load_checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in checkpoints}
         loss_facts = as_mapping(memory.facts["losses"])
         losses = {int(r): number_of(loss_facts, r) for r in loss_facts}
         hold(

@@ -224,8 +224,8 @@ def _learn(settings: Translator, site_images: SiteImages, target: Sample | None,
     """The translator's parameters."""
     if isinstance(settings, Randomized):
         channels, height, width = site_images.images.shape[1:]
-        if (learnt := _find_learnt(settings, options, (channels, height, width))) is not None:
-            return learnt
+        if (parameters := _find_learnt(settings, options, (channels, height, width))) is not None:
+            return parameters
         with show_progress("harmonize: learning from drawn pictures") as step:
             return settings.learn_parameters((channels, height, width), progress=step)
     if target is None:

@@ -60,7 +60,7 @@ def list_needed_networks(config: Config, due: set[str]) -> tuple[list[Detector],
 def _learn_networks(config: Config, root: Path, detectors: Sequence[Detector], starts: Sequence[str]) -> None:
     """In a process of its own: learn detectors and starts, one after the other."""
     torch.set_num_threads(config.threads)
-    send_progress(lambda told: None)
+    send_progress(lambda _: None)
     world, begins = World(config, InProcess({}), root, Stop(), str), find_starts(config)
     left: list[Callable[[], object]] = [partial(train_detector, world, item, _raise_elsewhere) for item in detectors]
     for begin in (begins[name] for name in starts):

@@ -27,12 +27,18 @@ def average_moments(replies: Mapping[str, Exported]) -> ChannelMoments:
         noise = 0.0 if isinstance(reply.channel_noise, Absent) else reply.channel_noise
         sent.append(ChannelMoments(mean.double(), square.double(), noise))
         weights.append(float(max(1, patients)))
-    if len({(len(one.mean), len(one.square)) for one in sent}) != 1:
-        raise ValueError(f"hospitals sent moments of {sorted({len(one.mean) for one in sent})} channels for one model")
+    if len({(len(moments.mean), len(moments.square)) for moments in sent}) != 1:
+        raise ValueError(
+            f"hospitals sent moments of {sorted({len(moments.mean) for moments in sent})} channels for one model"
+        )
     shares = [weight / math.fsum(weights) for weight in weights]
-    deviation = math.sqrt(math.fsum((share * one.deviation) ** 2 for share, one in zip(shares, sent, strict=True)))
+    deviation = math.sqrt(
+        math.fsum((share * moments.deviation) ** 2 for share, moments in zip(shares, sent, strict=True))
+    )
     return ChannelMoments(
-        _mean([one.mean for one in sent], shares), _mean([one.square for one in sent], shares), deviation
+        _mean([moments.mean for moments in sent], shares),
+        _mean([moments.square for moments in sent], shares),
+        deviation,
     )
 
 

@@ -99,8 +99,8 @@ def list_needs(config: Config) -> list[Need]:
     if config.route is not None:
         features = ("extract",) if _routes_features(config) else ()
         translating = ("translate",) if list_routed_spaces(config) else ()
-        asked = (*reading, "holds", *translating, *features, "route")
-        needs += [Need("route", ("export",), sites), Need("route", asked, outside)]
+        requests = (*reading, "holds", *translating, *features, "route")
+        needs += [Need("route", ("export",), sites), Need("route", requests, outside)]
     if config.track is not None:
         remark = f", so no figure of it goes to {' and '.join(config.track.places)}; say requests: with track in the "
         remark += "policy, or leave out track:"

@@ -274,7 +274,7 @@ def _sufficient_noise(share: float, mu: float) -> float:
 
 def at_cut(event: Event, cut: str) -> Event:
     """The same event on the patients of this division into splits."""
-    return change_event(event, lambda one: replace(one, cut=cut) if isinstance(one, Part) else None)
+    return change_event(event, lambda part: replace(part, cut=cut) if isinstance(part, Part) else None)
 
 
 def count_uses(event: Event, mark: Event) -> int:

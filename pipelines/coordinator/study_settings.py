@@ -137,7 +137,7 @@ def keep_methods(data: Mapping[str, Json], labels: Sequence[str]) -> dict[str, J
         chosen["sites"] = {name: _keep_site_methods(site, labels) for name, site in _as_group(chosen["sites"]).items()}
     for group, table, goes in (
         ("harmonize", "translate", lambda label, _: label in gone),
-        ("evaluate", "variants", lambda _, said: _as_group(said).get("of") not in labels),
+        ("evaluate", "variants", lambda _, variant: _as_group(variant).get("of") not in labels),
     ):
         group_settings = _as_group(chosen.get(group))
         if table in group_settings:

@@ -27,7 +27,7 @@ from pipelines.data.study import Array, Item, Rejected, Unusable
 
 T = TypeVar("T")
 W = TypeVar("W")
-AHEAD = 2  # studies per reader that are read in advance
+READ_AHEAD = 2  # studies per reader that are read in advance
 TRIED = 64  # headers by which a disk is judged
 SLOW = 3.0  # times what the processor needs
 AT_ONCE = 8  # headers that are read at a time from a slow disk
@@ -127,7 +127,7 @@ def run_in_order(
                 if stopped():
                     break
                 workers.give(item)
-                yield from workers.results(AHEAD * readers - 1, stopped)
+                yield from workers.results(READ_AHEAD * readers - 1, stopped)
             yield from workers.results(0, stopped)
         finally:
             workers.end()

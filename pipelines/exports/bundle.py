@@ -99,8 +99,8 @@ def network_bytes(ready: Ready, real: Sequence[Tensor] = ()) -> tuple[bytes, flo
 
     def answer(x: NDArray[np.float32]) -> NDArray[np.float32]:
         with torch.no_grad():
-            found: NDArray[np.float32] = again(torch.from_numpy(x)).numpy()
-        return found
+            outputs: NDArray[np.float32] = again(torch.from_numpy(x)).numpy()
+        return outputs
 
     far = check_alike(ready, network, answer, "TorchScript", real)
     return data, far

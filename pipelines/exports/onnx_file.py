@@ -121,8 +121,8 @@ def _open_session(data: bytes) -> Any:
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def answer(x: NDArray[np.float32]) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = session.run([OUTPUT], {INPUT: x})[0]
-        return found
+        outputs: NDArray[np.float32] = session.run([OUTPUT], {INPUT: x})[0]
+        return outputs
 
     return answer
 

@@ -93,7 +93,7 @@ def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
 def _open_waiting(settings: ExternalSettings, models: Models, source: Files) -> Intake:
     """The studies to read, in the order in which models are adapted to them. Raises: ValueError: nothing fits."""
     intake = open_unlabelled(models.described.images, source, settings.gland)
-    ordered = sorted(intake.waiting, key=lambda one: (one.patient, natural_key(one.study)))
+    ordered = sorted(intake.waiting, key=lambda study: (study.patient, natural_key(study.study)))
     return replace(intake, waiting=tuple(ordered))
 
 

@@ -156,8 +156,8 @@ def choose_own_reference(
     if compared is None:
         return first
     scores = score_models(compared.validated)
-    own = [label for label in compared.own if label in scores]
-    return max(own, key=lambda label: (scores[label], -own.index(label)), default=first)
+    own_lines = [label for label in compared.own if label in scores]
+    return max(own_lines, key=lambda label: (scores[label], -own_lines.index(label)), default=first)
 
 
 def _read_lines_at_home(

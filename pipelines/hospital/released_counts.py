@@ -90,10 +90,10 @@ class Counted:
             parts[split] = {"patients": self.patients(split), "images": sum(each), "positives": sum(each[1:])}
         sums = {name: sum(part[name] for part in parts.values()) for name in ("patients", "images", "positives")}
         released: dict[str, Json] = {"noise": self.noise, "date": self.date}
-        facts_by_split: dict[str, Json] = {split: self._told(split, part) for split, part in parts.items()}
+        facts_by_split: dict[str, Json] = {split: self._describe_split(split, part) for split, part in parts.items()}
         return {**sums, "splits": facts_by_split, "released": released}
 
-    def _told(self, split: str, part: Mapping[str, int]) -> dict[str, Json]:
+    def _describe_split(self, split: str, part: Mapping[str, int]) -> dict[str, Json]:
         return {**part, **({"classes": [*self.of_classes(split)]} if self.classes > 2 else {})}
 
 

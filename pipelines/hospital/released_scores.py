@@ -68,10 +68,10 @@ def score_labels(
     confusion counts, in which one patient's part is not bounded. ordered: whether each class is more than the one
     before it.
     """
-    kept = keep_scores(rows, probabilities)
-    tested = Rows(kept["probabilities"], kept["y"], kept["patient"])
+    kept_scores = keep_scores(rows, probabilities)
+    tested = Rows(kept_scores["probabilities"], kept_scores["y"], kept_scores["patient"])
     if noise is not None:
-        return add_noise_to_scores(hospital, tested, noise, ordered=ordered)._replace(kept=kept)
+        return add_noise_to_scores(hospital, tested, noise, ordered=ordered)._replace(kept=kept_scores)
     counts = count_scores(
         tested.y.numpy(),
         tested.x.numpy(),
@@ -81,7 +81,7 @@ def score_labels(
         site=hospital.name,
         ordered=ordered,
     )
-    return ReleasedScores(to_tensors(counts), {}, NON_PRIVATE, kept)
+    return ReleasedScores(to_tensors(counts), {}, NON_PRIVATE, kept_scores)
 
 
 def score_numbers(
@@ -98,24 +98,24 @@ def score_numbers(
     sums of errors, in which one patient's part is not bounded. guess: a place that is scored beside the model, for all
     rows.
     """
-    kept = keep_scores(rows, places, "regression")
+    kept_scores = keep_scores(rows, places, "regression")
     if noise is not None:
-        return _add_noise_to_errors(hospital, kept, noise)._replace(kept=kept)
-    tensors = to_error_tensors(_sum_kept_errors(hospital, kept, copies))
+        return _add_noise_to_errors(hospital, kept_scores, noise)._replace(kept=kept_scores)
+    tensors = to_error_tensors(_sum_kept_errors(hospital, kept_scores, copies))
     if guess is not None:
-        floor = {**kept, "probabilities": torch.full_like(kept["probabilities"], guess)}
+        floor = {**kept_scores, "probabilities": torch.full_like(kept_scores["probabilities"], guess)}
         guessed = to_error_tensors(_sum_kept_errors(hospital, floor, copies))
         tensors |= {f"{FLOOR}{name}": tensor for name, tensor in guessed.items()}
-        kept = {**kept, **{f"{FLOOR}{name}": tensor for name, tensor in floor.items()}}
-    return ReleasedScores(tensors, {}, NON_PRIVATE, kept)
+        kept_scores = {**kept_scores, **{f"{FLOOR}{name}": tensor for name, tensor in floor.items()}}
+    return ReleasedScores(tensors, {}, NON_PRIVATE, kept_scores)
 
 
-def _sum_kept_errors(hospital: Hospital, kept: Mapping[str, Tensor], copies: int) -> Errors:
+def _sum_kept_errors(hospital: Hospital, kept_scores: Mapping[str, Tensor], copies: int) -> Errors:
     """Sums of the errors of kept scores, and of their bootstrap copies."""
     return sum_errors(
-        kept["y"].numpy() / STEPS,
-        kept["probabilities"][:, 0].double().numpy(),
-        kept["patient"].numpy(),
+        kept_scores["y"].numpy() / STEPS,
+        kept_scores["probabilities"][:, 0].double().numpy(),
+        kept_scores["patient"].numpy(),
         copies=copies,
         seed=hospital.bootstrap_seed(),
         site=hospital.name,
@@ -160,7 +160,7 @@ def split_findings(stored_scores: Mapping[str, Tensor]) -> tuple[Ints, Floats, I
     return decode_findings(stored_scores["y"], p.shape[1]).numpy(), p, stored_scores["patient"].numpy()
 
 
-def _add_noise_to_errors(hospital: Hospital, kept: Mapping[str, Tensor], noise: ScoreNoise) -> ReleasedScores:
+def _add_noise_to_errors(hospital: Hospital, kept_scores: Mapping[str, Tensor], noise: ScoreNoise) -> ReleasedScores:
     """The noised histogram of errors, to which a patient adds 1 in total. Numbers of patients as in
     `add_noise_to_scores`.
     """
@@ -173,13 +173,13 @@ def _add_noise_to_errors(hospital: Hospital, kept: Mapping[str, Tensor], noise: 
         return histogram.value.numpy()
 
     release = release_errors(
-        kept["y"].numpy() / STEPS,
-        kept["probabilities"][:, 0].double().numpy(),
-        kept["patient"].numpy(),
+        kept_scores["y"].numpy() / STEPS,
+        kept_scores["probabilities"][:, 0].double().numpy(),
+        kept_scores["patient"].numpy(),
         add_noise,
     )
-    number = len(torch.unique(kept["patient"])) if known is None else sum(map(known.patients, splits))
-    images = len(kept["y"]) if known is None else number
+    number = len(torch.unique(kept_scores["patient"])) if known is None else sum(map(known.patients, splits))
+    images = len(kept_scores["y"]) if known is None else number
     facts: dict[str, Json] = {"noise": noise.multiplier, "patients": number, "images": images}
     event = compose_events(events)
     booked = compose_events([hospital.counts, event if noise.cut is None else Part(noise.cut, "test", event)])

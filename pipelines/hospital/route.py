@@ -186,8 +186,8 @@ def _match_model(question: Route, how: Matched, model: nn.Module, task: Task, ro
     mean, square = value_or_none(question.channel_mean), value_or_none(question.channel_square)
     if mean is None or square is None:
         raise ValueError("matched needs the moments of the model's channels, and none came")
-    wanted = ChannelMoments(mean.double().cpu(), square.double().cpu(), value_or_none(question.channel_noise) or 0.0)
-    return Came(match_channels(model, wanted, rows.x, rows.patient, order_norms(model, task.inputs, how.norms)))
+    moments = ChannelMoments(mean.double().cpu(), square.double().cpu(), value_or_none(question.channel_noise) or 0.0)
+    return Came(match_channels(model, moments, rows.x, rows.patient, order_norms(model, task.inputs, how.norms)))
 
 
 def _fine_tune(

@@ -165,11 +165,11 @@ def _describe_tracking(lines: Lines) -> str:
 
 def _describe_shared_images(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
     """What a reply with shared images contained, and whether external sites get them too."""
-    beyond = TOO_OUTSIDE if line.get("recipient") == BEYOND else ""
+    outside = TOO_OUTSIDE if line.get("recipient") == BEYOND else ""
     if parse_or_non_private(line["event"]) != NON_PRIVATE:
-        return f"{SAMPLE.says}{beyond}"
+        return f"{SAMPLE.says}{outside}"
     how = as_mapping(remembered.get("how")).get("train")
-    return f"{FORGOTTEN if how is None else AS_THEY_ARE if how == REAL_SENT else OUTSIDE}{beyond}"
+    return f"{FORGOTTEN if how is None else AS_THEY_ARE if how == REAL_SENT else OUTSIDE}{outside}"
 
 
 def _read_memories(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:

@@ -144,8 +144,8 @@ def check_sum(hospital: Hospital, start: Opening, keys: Mapping[str, str], call:
             "the ledger has a reply to this round, and the conversation has none: put back from an older copy, it "
             "would hide another update by the same masks"
         )
-    others = {name: key for name, key in keys.items() if name != hospital.name}
-    if needed is not None and needed.signers and (forged := find_forged_keys(others, needed.signers, run=call.run)):
+    other_keys = {name: key for name, key in keys.items() if name != hospital.name}
+    if needed is not None and needed.signers and (forged := find_forged_keys(other_keys, needed.signers, run=call.run)):
         raise Refused(HIDDEN) from ValueError(
             f"the keys of {', '.join(forged)} are not signed by the keys that the policy names (secure_sum.signers)"
         )

@@ -93,9 +93,12 @@ def select_causes(problems: Sequence[Problem]) -> list[Problem]:
     return [problem for problem in problems if problem in causes or not _needs_place_of_any(problem, causes)]
 
 
-def _needs_place_of_any(problem: Problem, others: Sequence[Problem]) -> bool:
+def _needs_place_of_any(problem: Problem, problems: Sequence[Problem]) -> bool:
     return any(
-        _paths_overlap(need, other.where) for need in problem.needs for other in others if other.where != problem.where
+        _paths_overlap(need, other.where)
+        for need in problem.needs
+        for other in problems
+        if other.where != problem.where
     )
 
 

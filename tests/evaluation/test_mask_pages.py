@@ -137,7 +137,7 @@ def near(pixels, colour):
 def test_both_masks_are_drawn_where_they_are_and_the_key_tells_them_apart():
     grey, given, found = np.zeros((3, 40, 40))
     given[5:15, 5:35], found[25:35, 5:35] = 1, 1
-    tile = pictures.Tile(grey, "p", given=given.astype(int), found=found.astype(int))
+    tile = pictures.Tile(grey, "p", given_mask=given.astype(int), predicted_mask=found.astype(int))
     sheet = pictures.contact_sheet([tile], title="t", window=(0, 1))
     pixels = image(sheet)
     for colour, low, high in ((pictures.GIVEN_COLOUR, 4, 16), (pictures.FOUND_COLOUR, 24, 36)):
@@ -145,16 +145,16 @@ def test_both_masks_are_drawn_where_they_are_and_the_key_tells_them_apart():
         assert len(rows) > 100 and rows.min() >= low - 1 and rows.max() <= high + 1
     assert "given mask" in sheet.html and "the model&#x27;s mask" in sheet.html.replace("'", "&#x27;")
     assert "given mask outlined, the model's mask outlined" in sheet.html.replace("&#x27;", "'")
-    less = pictures.contact_sheet([replace(tile, found=np.zeros((40, 40), int))], title="t", window=(0, 1))
+    less = pictures.contact_sheet([replace(tile, predicted_mask=np.zeros((40, 40), int))], title="t", window=(0, 1))
     assert "the model found nothing" in less.html and not len(near(image(less), pictures.FOUND_COLOUR))
 
 
 def test_a_mask_that_fills_the_image_is_still_outlined():
-    tile = pictures.Tile(np.zeros((30, 30)), "p", given=np.ones((30, 30), int))
+    tile = pictures.Tile(np.zeros((30, 30)), "p", given_mask=np.ones((30, 30), int))
     assert len(near(image(pictures.contact_sheet([tile], title="t", window=(0, 1))), pictures.GIVEN_COLOUR)) > 100
 
 
 def test_masks_of_another_shape_are_named():
-    tile = pictures.Tile(np.zeros((5, 5)), "p", given=np.zeros((4, 5), int), found=np.zeros((5, 4), int))
-    with pytest.raises(ValueError, match=r"given 0 has shape \(4, 5\).*found 0 has shape \(5, 4\)"):
+    tile = pictures.Tile(np.zeros((5, 5)), "p", given_mask=np.zeros((4, 5), int), predicted_mask=np.zeros((5, 4), int))
+    with pytest.raises(ValueError, match=r"given_mask 0 has shape \(4, 5\).*predicted_mask 0 has shape \(5, 4\)"):
         pictures.contact_sheet([tile], title="t")

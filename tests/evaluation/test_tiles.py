@@ -56,7 +56,8 @@ def test_a_map_covers_the_more_the_more_it_says(value):
 
 
 @pytest.mark.parametrize(
-    ("name", "colour"), [("lesion", LESION), ("organ", ORGAN), ("given", GIVEN_COLOUR), ("found", FOUND_COLOUR)]
+    ("name", "colour"),
+    [("lesion", LESION), ("organ", ORGAN), ("given_mask", GIVEN_COLOUR), ("predicted_mask", FOUND_COLOUR)],
 )
 def test_a_line_lies_half_way_between_the_last_pixel_inside_and_the_first_outside(name, colour):
     mask = np.zeros((8, 8), int)
@@ -70,10 +71,10 @@ def test_a_line_lies_half_way_between_the_last_pixel_inside_and_the_first_outsid
 def test_a_mask_is_closed_along_the_border_and_a_lesion_ends_there():
     mask = np.zeros((8, 8), int)
     mask[:4] = 1
-    for name, colour, top in (("given", GIVEN_COLOUR, -0.25), ("lesion", LESION, 3.5)):
+    for name, colour, top in (("given_mask", GIVEN_COLOUR, -0.25), ("lesion", LESION, 3.5)):
         rows = near(draw_tile(Tile(DARK, "", **{name: mask}), 0, 1, SIZE), colour)[:, 0]
         assert abs(rows.min() - top) < 0.2 and abs(rows.max() - 3.5) < 0.2
-    whole = near(draw_tile(Tile(DARK, "", given=mask * 0 + 1), 0, 1, SIZE), GIVEN_COLOUR)
+    whole = near(draw_tile(Tile(DARK, "", given_mask=mask * 0 + 1), 0, 1, SIZE), GIVEN_COLOUR)
     assert {*np.round(whole.min(axis=0)), *np.round(whole.max(axis=0))} <= {-0.0, 7.0}
 
 
@@ -81,24 +82,27 @@ def test_each_class_has_its_line_and_only_the_models_is_dashed():
     mask = np.zeros((8, 8), int)
     mask[1:7, 1:7], mask[3:5, 3:5] = 1, 2
     lengths = {}
-    for name, colour in (("given", GIVEN_COLOUR), ("found", FOUND_COLOUR)):
+    for name, colour in (("given_mask", GIVEN_COLOUR), ("predicted_mask", FOUND_COLOUR)):
         for label in (mask, np.minimum(mask, 1)):
             lengths[name, label.max()] = len(near(draw_tile(Tile(DARK, "", **{name: label}), 0, 1, SIZE), colour))
-    assert lengths["given", 2] > 1.2 * lengths["given", 1] and lengths["found", 2] > 1.2 * lengths["found", 1]
-    assert 0.5 < lengths["found", 1] / lengths["given", 1] < 0.8
+    assert (
+        lengths["given_mask", 2] > 1.2 * lengths["given_mask", 1]
+        and lengths["predicted_mask", 2] > 1.2 * lengths["predicted_mask", 1]
+    )
+    assert 0.5 < lengths["predicted_mask", 1] / lengths["given_mask", 1] < 0.8
 
 
 def test_a_line_has_a_dark_rim_on_a_light_image():
     mask = np.zeros((8, 8), int)
     mask[2:6, 2:6] = 1
-    row = draw_tile(Tile(DARK + 1, "", given=mask), 0, 1, SIZE)[40].astype(int).sum(axis=-1)
+    row = draw_tile(Tile(DARK + 1, "", given_mask=mask), 0, 1, SIZE)[40].astype(int).sum(axis=-1)
     assert row.max() == 765 and row[15:25].min() < 250
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (2, 2), (9, 2), (60, 40)])
 def test_every_shape_can_be_drawn_with_everything_on_it(shape):
     some = (np.arange(np.prod(shape)) % 2).reshape(shape)
-    tile = Tile(some * 1.0, "", lesion=some, organ=1 - some, cam=some / 2, given=2 * some, found=1 - some)
+    tile = Tile(some * 1.0, "", lesion=some, organ=1 - some, cam=some / 2, given_mask=2 * some, predicted_mask=1 - some)
     assert draw_tile(tile, 0, 1, (30, 20)).shape == (20, 30, 3)
     assert (draw_tile(tile, 0, 1, (30, 20)) == draw_tile(tile, 0, 1, (30, 20))).all()
 

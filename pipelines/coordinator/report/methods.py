@@ -127,8 +127,8 @@ def build_inversion_rows(attempt: InversionAttempt) -> Iterator[InversionRow]:
     """A row per inversion attack, beside the mean image as its baseline."""
     site, method, figures, nan = attempt.site, attempt.method, attempt.found, math.nan
     if figures is None or not figures.attacks:
-        kept = f"not made: {attempt.refused}" if attempt.refused else PICTURES_AT_HOSPITAL
-        note = kept if figures is None else figures.reason
+        reason = f"not made: {attempt.refused}" if attempt.refused else PICTURES_AT_HOSPITAL
+        note = reason if figures is None else figures.reason
         yield InversionRow(site, method, "", nan, nan, nan, nan, 0, 0, note)
         return
     low = figures.attacks[MEAN]

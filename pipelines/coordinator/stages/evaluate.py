@@ -230,8 +230,8 @@ def _ask_moments(world: World, trained: TrainedMethod, line: Line) -> dict[str, 
     runs = {site: _name_export(world, question, site) for site in world.engine.sites}
     replies = world.ask_each(EXPORT, runs, world.same_for_all(question))
     models = {site: hashlib.sha256(to_bytes(Message(replies[site].parameters))).digest() for site in runs}
-    alike = {site: {other: replies[other] for other in runs if models[other] == models[site]} for site in runs}
-    return {site: average_moments(same) for site, same in alike.items()}
+    equal_models = {site: {other: replies[other] for other in runs if models[other] == models[site]} for site in runs}
+    return {site: average_moments(same) for site, same in equal_models.items()}
 
 
 def _name_export(world: World, question: Export, site: str) -> str:

@@ -103,15 +103,15 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     tables = evaluated.tables
     audits = read_audits(inputs["audit"]) if "audit" in inputs else Audits()
     lines = build_lines(world, inputs, trained)
-    heard = ask_comparisons(world, lines, VERSION)
-    at_home = compare_with_home(config, tables, cohorts, heard.scores, evaluated.repeats)
-    reference, asked = _name_references(config.evaluate.reference, at_home, tables)
+    comparisons = ask_comparisons(world, lines, VERSION)
+    at_home = compare_with_home(config, tables, cohorts, comparisons.scores, evaluated.repeats)
+    reference, references = _name_references(config.evaluate.reference, at_home, tables)
     structures, classes, number, scored, findings = _choose_measures(config, tables)
     primary = select_primary(scored)
     rows = score_rows(
         add_floor(tables, evaluated.floor), reference=reference, measures=scored, repeats=evaluated.repeats
     )
-    replies = ask_sites(world, inputs, lines, heard, asked, VERSION, select_figure_sites(rows))
+    replies = ask_sites(world, inputs, lines, comparisons, references, VERSION, select_figure_sites(rows))
     external = ask_outside(world, inputs, VERSION)
     everybody = dict(sorted(replies.items())) | external
     (out / SITES).write_text(json.dumps({site: reply.page for site, reply in everybody.items()}))

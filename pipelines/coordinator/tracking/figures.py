@@ -111,7 +111,7 @@ def _read_curves(train: Path, everybody: frozenset[str]) -> Iterator[Point]:
 
 def _list_points(name: str, series: Mapping[str, float | None], sites: frozenset[str]) -> Iterator[Point]:
     """The finite values of a series as points of a curve."""
-    for round_, value in sorted(series.items(), key=lambda one: int(one[0])):
+    for round_, value in sorted(series.items(), key=lambda item: int(item[0])):
         if value is not None and math.isfinite(value):
             yield Point(name, int(round_), value, sites)
 

@@ -74,14 +74,14 @@ def _encode_events(made: Sequence[Any]) -> bytes:
     """The bytes of an event file."""
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    memory_file = _Whole()
+    memory_file = _RecordFile()
     writer = RecordWriter(memory_file)
     for event in made:
         writer.write(event.SerializeToString())
     return memory_file.getvalue()
 
 
-class _Whole(BytesIO):
+class _RecordFile(BytesIO):
     """What TensorBoard's writer of records takes for a file."""
 
 

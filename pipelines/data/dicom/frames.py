@@ -41,7 +41,7 @@ from privacy.deidentify.stored_values import (
     private_element,
 )
 
-SHARED, OWN = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
+SHARED, PER_FRAME = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 SHARED_TAG, OWN_TAG = 0x52009229, 0x52009230
 UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrameConvertedAttributesSequence")
 CLASSIC_NAMES = {"FrameType": "ImageType", "EffectiveEchoTime": "EchoTime"}  # name in groups -> classic name
@@ -112,20 +112,20 @@ def series_of(frame: Frame) -> str:
 
 def functional_groups(dataset: Dataset, index: int, name: str) -> list[Dataset]:
     """All items of a functional group macro such as PixelValueTransformationSequence: shared ones, then the frame's."""
-    shared, frame_groups = dataset.get(SHARED) or [], dataset.get(OWN) or []
+    shared, frame_groups = dataset.get(SHARED) or [], dataset.get(PER_FRAME) or []
     return [item for group in (*shared[:1], *frame_groups[index : index + 1]) for item in group.get(name) or []]
 
 
 def transform_of(dataset: Dataset, index: int) -> Dataset:
     """The header elements that give a frame's stored values their meaning, as in a classic file."""
-    if not dataset.get(OWN):
+    if not dataset.get(PER_FRAME):
         return dataset
     transform = Dataset()
     transform.set_original_encoding(*dataset.original_encoding)
     for keyword in KEYWORDS:
         if keyword in dataset and keyword not in OF_FRAME:
             transform[keyword] = dataset[keyword]
-    for group in (*(dataset.get(SHARED) or [])[:1], *dataset[OWN].value[index : index + 1]):
+    for group in (*(dataset.get(SHARED) or [])[:1], *dataset[PER_FRAME].value[index : index + 1]):
         for item in list_macros(group):
             for keyword in KEYWORDS:
                 if keyword in item and keyword != "MeasurementUnitsCodeSequence":
@@ -149,7 +149,7 @@ def _tags_to_read(keywords: tuple[str, ...], diffusion: bool) -> tuple[int, ...]
     counts = [
         Tag(group, tag) for _, group, low in private for block in FIRST_BLOCKS for tag in (block, block << 8 | low)
     ]
-    tags = [*_known_tags(keywords).values(), *_known_tags((SHARED, OWN, *NEEDED)).values(), *counts]
+    tags = [*_known_tags(keywords).values(), *_known_tags((SHARED, PER_FRAME, *NEEDED)).values(), *counts]
     return (*tags, *map(Tag, VENDOR_TAGS), *(B_VALUE_TAGS if diffusion else ()))
 
 

@@ -26,7 +26,7 @@ from pydicom.uid import (
 
 from pipelines.data.adc import find_unit_factor
 from pipelines.data.dicom.codestream import check_codestream
-from pipelines.data.dicom.frames import OWN, SHARED, transform_of
+from pipelines.data.dicom.frames import PER_FRAME, SHARED, transform_of
 from pipelines.data.dicom.real_world import Map, diffusivity_map, foreign_unit
 from pipelines.data.dicom.stored_values import find_padding, find_rescale, vendor_slope
 from pipelines.data.dicom.uncompressed import build_pixel_header
@@ -105,7 +105,7 @@ def _vendor_step(dataset: Dataset, index: int, reading: Reading) -> float | None
     """
     if not reading.vendor:
         return None
-    groups = [*(dataset.get(OWN) or [])[index : index + 1], *(dataset.get(SHARED) or [])[:1], dataset]
+    groups = [*(dataset.get(PER_FRAME) or [])[index : index + 1], *(dataset.get(SHARED) or [])[:1], dataset]
     slope = next((vendor_scale for group in groups if (vendor_scale := vendor_slope(group)) is not None), 1.0)
     return slope * (find_rescale(transform_of(dataset, index)) or (1.0, 0.0))[0]
 

@@ -11,7 +11,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRLittleEndian
 
 from pipelines.data.adc import PATTERN
-from pipelines.data.dicom.frames import OWN, SHARED, list_macros, transform_of
+from pipelines.data.dicom.frames import PER_FRAME, SHARED, list_macros, transform_of
 from pipelines.data.dicom.stored_values import find_rescale, scale_vendor_slopes
 from pipelines.data.quantity import HEADERS, decide_from_headers
 from pipelines.data.writing.coding import Coding, Whole
@@ -112,7 +112,7 @@ def put_pixels(made: Dataset, planes: list[Whole], coding: Coding) -> None:
 
 def _list_groups(made: Dataset) -> list[Dataset]:
     """The dataset itself, and the items of its functional groups."""
-    return [made, *(made.get(SHARED) or []), *(made.get(OWN) or [])]
+    return [made, *(made.get(SHARED) or []), *(made.get(PER_FRAME) or [])]
 
 
 def put_meaning(made: Dataset, meant: Meant) -> None:
@@ -140,7 +140,7 @@ def put_meaning(made: Dataset, meant: Meant) -> None:
 
 def _recode_rescale(made: Dataset, coding: Coding) -> None:
     """Set the rescale of each image such that new stored values give the real values of the old ones."""
-    headers = [transform_of(made, index) for index in range(len(made.get(OWN) or [made]))]
+    headers = [transform_of(made, index) for index in range(len(made.get(PER_FRAME) or [made]))]
     lines = [find_rescale(header) for header in headers]
     if not any(lines):
         _put_line(made, coding, str(headers[0].get("RescaleType") or ""))
@@ -149,12 +149,12 @@ def _recode_rescale(made: Dataset, coding: Coding) -> None:
         (_format_decimal(a * coding.slope), _format_decimal(b + a * coding.intercept))
         for a, b in (line or (1.0, 0.0) for line in lines)
     ]
-    if OWN not in made:
+    if PER_FRAME not in made:
         ((made.RescaleSlope, made.RescaleIntercept),) = new
         return
     types = [str(header.get("RescaleType") or "US") for header in headers]
     _remove_rescale(made)
-    for group, (slope, intercept), rescale_type in zip(made[OWN].value, new, types, strict=True):
+    for group, (slope, intercept), rescale_type in zip(made[PER_FRAME].value, new, types, strict=True):
         item = Dataset()
         item.RescaleIntercept, item.RescaleSlope, item.RescaleType = intercept, slope, rescale_type
         group.PixelValueTransformationSequence = [item]
@@ -224,7 +224,7 @@ def put_identity(made: Dataset, original: Dataset, series: str, maker: Maker) ->
     for keyword in OPTIONAL:
         if keyword in made and not made[keyword].value:
             del made[keyword]
-    for keyword in ACQUIRED if OWN in made else ():
+    for keyword in ACQUIRED if PER_FRAME in made else ():
         made.pop(keyword, None)
     made.SeriesInstanceUID = series
     made.SOPInstanceUID = new_uid(maker.key, f"{original.SOPInstanceUID}/{maker.digest}")
@@ -236,7 +236,7 @@ def put_identity(made: Dataset, original: Dataset, series: str, maker: Maker) ->
 
 def put_words(made: Dataset, original: Dataset, maker: Maker) -> None:
     """Set the kind of image, and its derivation. Words that occur in the original's identifiers are left out."""
-    classic = OWN not in made
+    classic = PER_FRAME not in made
     for holder in (
         made,
         *(item for group in _list_groups(made) for item in group.get("MRImageFrameTypeSequence") or []),
@@ -263,7 +263,7 @@ def put_evidence(made: Dataset, original: Dataset) -> None:
 
     The frames of an enhanced file keep their own coded words.
     """
-    if OWN in original or not _says_adc(original) or _says_adc(made) is not None:
+    if PER_FRAME in original or not _says_adc(original) or _says_adc(made) is not None:
         return
     derivation_codes = list(made.get("DerivationCodeSequence") or [])
     made.DerivationCodeSequence = [*derivation_codes, _code_item("113041", "Apparent Diffusion Coefficient")]

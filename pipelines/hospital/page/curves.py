@@ -111,8 +111,8 @@ def _draw_agreement(hospital: Hospital, scores: PageScores, question: Report, wo
     for label in dict.fromkeys(name for name in names if name is not None and name in methods):
         name = scores_name_of(methods[label])
         if folder.has(name):
-            kept = from_bytes(folder.read(name)).tensors
-            shown[label] = Pairs(kept["y"].double().numpy() / STEPS, kept["probabilities"][:, 0].double().numpy())
+            tensors = from_bytes(folder.read(name)).tensors
+            shown[label] = Pairs(tensors["y"].double().numpy() / STEPS, tensors["probabilities"][:, 0].double().numpy())
     order = _method_order(question)
     return [draw_agreement(shown, scores.number, order=order, examples=words.examples)] if shown else []
 

@@ -34,8 +34,8 @@ def build_mask_tile(
     return Tile(
         image=((image.permute(1, 2, 0) + 1) / 2).numpy() if colour else image[len(image) // 2].numpy(),
         caption=f"{text}{cohort.patients[int(cohort.patient[row])][:8]}{place}",
-        given=which[0].numpy(),
-        found=None if predicted_mask is None else which[1].numpy(),
+        given_mask=which[0].numpy(),
+        predicted_mask=None if predicted_mask is None else which[1].numpy(),
     )
 
 

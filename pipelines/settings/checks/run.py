@@ -27,13 +27,13 @@ def find_missing_model(run: RunSettings) -> list[Problem]:
 
 def _find_untrained(run: RunSettings) -> list[Problem]:
     """The problem of a run without methods, unless it harmonizes and asks for nothing that only models give."""
-    asked = [field for field in FOR_TRAINING if getattr(run, field) is not None]
-    asked += [f"evaluate.{field}" for field in ("reference", "variants") if getattr(run.evaluate, field)]
-    if run.harmonize is not None and not asked:
+    for_models = [field for field in FOR_TRAINING if getattr(run, field) is not None]
+    for_models += [f"evaluate.{field}" for field in ("reference", "variants") if getattr(run.evaluate, field)]
+    if run.harmonize is not None and not for_models:
         return []
     absent = run.train == NO_TRAINING
     where, what = (("train",), "missing") if absent else (("train", "methods"), "empty")
-    why = f"{', '.join(asked)} {'is' if len(asked) == 1 else 'are'} for models" if asked else ONLY
+    why = f"{', '.join(for_models)} {'is' if len(for_models) == 1 else 'are'} for models" if for_models else ONLY
     return [Problem(where, f"{what}; name at least one method, as in {EXAMPLES}; {why}")]
 
 

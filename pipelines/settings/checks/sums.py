@@ -39,11 +39,11 @@ def _sum_problems(run: RunSettings) -> Iterator[Problem]:
 
 def _export_problems(run: RunSettings) -> Iterator[Problem]:
     """Problems of other stages that would hand out a model of one hospital in a run of secure sums."""
-    wanted = {("evaluate", "public"): run.evaluate.public, ("route",): run.route is not None}
+    exports = {("evaluate", "public"): run.evaluate.public, ("route",): run.route is not None}
     personal = [label for label, method in run.train.methods.items() if not has_one_model(method)]
     if not run.train.secure_sum or not personal:
         return
-    for where, is_wanted in wanted.items():
+    for where, is_wanted in exports.items():
         if is_wanted:
             remedy = "say false" if where[0] == "evaluate" else "leave it out"
             text = (

@@ -14,7 +14,7 @@ import pydicom
 import pytest
 
 from pipelines.data.contents import read_dataset
-from pipelines.data.dicom.frames import OWN, read_frames
+from pipelines.data.dicom.frames import PER_FRAME, read_frames
 from pipelines.data.dicom.pixels import decode_real_values
 from pipelines.data.dicom.reader import Decoders, read_planes
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE
@@ -85,7 +85,7 @@ def test_a_value_that_another_file_had_is_the_value_of_the_file_itself() -> None
         except Unusable:
             continue
         assert [dict(one.values) for one in found] == [dict(one.values) for one in alone], path.name
-        if len(found) == 1 and OWN not in whole:
+        if len(found) == 1 and PER_FRAME not in whole:
             count += 1
             told = {k: str(v) for k in KEYWORDS if (v := whole.get(k)) is not None and str(v).strip() and v != []}
             assert {k: str(v) for k, v in found[0].values.items() if k in KEYWORDS} == told, path.name
