@@ -6,7 +6,7 @@ of one patient have in common. The mean over findings, as macro AUC, is over tho
 
 Under patient-level differential privacy each finding has the noised histograms of two classes (`evaluation.votes`). K
 of them cost what one with `noise` costs if each has `noise` times the square root of K. The numbers of patients with
-and without each finding are declared, as those of classes are.
+and without each finding are declared, as those of classes are, or those that a hospital released once under a budget.
 """
 
 from __future__ import annotations
@@ -180,25 +180,22 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Findings:
 
 
 def release_findings(
-    states: Ints, probabilities: Floats, patients: Ints, *, noise: float, add_noise: AddNoise
-) -> tuple[dict[str, Tensor], list[int]]:
-    """The noised histograms of all findings, float32, and the numbers that are declared beside them.
+    states: Ints, probabilities: Floats, patients: Ints, *, noise: float, numbers: Sequence[int], add_noise: AddNoise
+) -> dict[str, Tensor]:
+    """The noised histograms of all findings, float32: finding_scale (K, TREE) and finding_noised (2 K, bins).
 
-    noise: standard deviation of the one histogram that would cost as much as all of them. add_noise: as in
-    `votes.release_histograms`. A finding that nobody knows there has zeros, which its declared numbers tell already.
-
-    Returns:
-        finding_scale (K, TREE) and finding_noised (2 K, bins); and `NUMBERS` numbers of each finding.
+    noise: standard deviation of the one histogram that would cost as much as all of them. numbers: `NUMBERS` of each
+    finding, which are declared or released beside them. add_noise: as in `votes.release_histograms`. A finding that
+    nobody knows by these numbers has zeros, so zeros tell nothing that the numbers do not.
 
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
-    s, p, who = _check_arguments(states, probabilities, patients, 0)
-    scale, noised, declared = [], [], list[int]()
-    for column, scores in zip(s.T, p.T, strict=True):
-        known, numbers = column != UNKNOWN, _count_numbers(column, who)
-        declared += numbers
-        if not known.any():
+    s, p, who = _check_arguments(states, probabilities, patients, 0, fewest=0)
+    scale, noised = [], []
+    for k, (column, scores) in enumerate(zip(s.T, p.T, strict=True)):
+        known, (patients_known, _, *class_patients) = column != UNKNOWN, numbers[NUMBERS * k : NUMBERS * (k + 1)]
+        if not patients_known:
             scale.append(np.zeros(TREE))
             noised.append(np.zeros((2, NOISED_BINS)))
             continue
@@ -207,14 +204,19 @@ def release_findings(
             np.stack([1 - scores[known], scores[known]], axis=1),
             who[known],
             noise=share_noise(noise, s.shape[1]),
-            class_patients=numbers[2:],
-            number=numbers[0],
+            class_patients=class_patients,
+            number=patients_known,
             add_noise=add_noise,
         )
         scale.append(release.levels[0])
         noised.append(release.histograms["noised"])
     arrays = {"finding_scale": np.stack(scale), "finding_noised": np.concatenate(noised)}
-    return {name: torch.from_numpy(array.astype(np.float32)) for name, array in arrays.items()}, declared
+    return {name: torch.from_numpy(array.astype(np.float32)) for name, array in arrays.items()}
+
+
+def count_finding_numbers(states: Ints, patients: Ints) -> list[int]:
+    """`NUMBERS` of each finding in turn. states: (n, K). patients: (n,)."""
+    return [number for column in states.T for number in _count_numbers(column, patients)]
 
 
 def share_noise(noise: float, findings: int) -> float:
@@ -312,12 +314,15 @@ def _compute_one_support(findings: Findings, *, finding: int) -> Support:
     return compute_support(findings.each[finding])
 
 
-def _check_arguments(states: Ints, probabilities: Floats, patients: Ints, copies: int) -> tuple[Ints, Floats, Ints]:
-    """The arguments as arrays. Raises: ValueError."""
+def _check_arguments(
+    states: Ints, probabilities: Floats, patients: Ints, copies: int, *, fewest: int = 1
+) -> tuple[Ints, Floats, Ints]:
+    """The arguments as arrays. fewest: images; with noise there may be none. Raises: ValueError."""
     s, p, who = np.asarray(states), np.asarray(probabilities, np.float64), np.asarray(patients)
     wrong = [] if copies >= 0 else [f"copies is {copies}, allowed is 0 or more"]
-    if p.ndim != 2 or min(p.shape) < 1 or s.shape != p.shape:
-        wrong.append(f"states and probabilities are {s.shape} and {p.shape}, needed is (n, K) of both, n and K >= 1")
+    if p.ndim != 2 or len(p) < fewest or p.shape[1] < 1 or s.shape != p.shape:
+        needed = f"(n, K) of both, n >= {fewest} and K >= 1"
+        wrong.append(f"states and probabilities are {s.shape} and {p.shape}, needed is {needed}")
     if who.shape != p.shape[:1] or not np.issubdtype(who.dtype, np.integer):
         wrong.append(f"patients are {who.shape} of {who.dtype}, needed is {p.shape[:1]} of integers")
     if not wrong and not np.isin(s, (0, 1, UNKNOWN)).all():

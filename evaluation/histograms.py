@@ -239,15 +239,19 @@ def tally_weighted(patient: Ints, column: Ints, weights: Ints, width: int) -> In
     return np.ascontiguousarray((per_patient.T @ weights.T).T)
 
 
-def complaints(y: NDArray[np.generic], p: Floats, who: NDArray[np.generic], copies: int, bins: int) -> list[str]:
-    """Everything that is wrong with the arguments of `count_scores`."""
+def complaints(
+    y: NDArray[np.generic], p: Floats, who: NDArray[np.generic], copies: int, bins: int, *, fewest: int = 1
+) -> list[str]:
+    """Everything that is wrong with the arguments of `count_scores`. fewest: images; with noise there may be none,
+    because an error would reveal it.
+    """
     wrong = []
     if copies < 0:
         wrong.append(f"copies is {copies}, allowed is 0 or more")
     if bins < 2:
         wrong.append(f"bins is {bins}, allowed is 2 or more")
-    if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
-        return [*wrong, f"probabilities have shape {p.shape}, needed is (n, C) with n >= 1 and C >= 2"]
+    if p.ndim != 2 or p.shape[0] < fewest or p.shape[1] < 2:
+        return [*wrong, f"probabilities have shape {p.shape}, needed is (n, C) with n >= {fewest} and C >= 2"]
     for name, values in (("labels", y), ("patients", who)):
         if values.shape != p.shape[:1] or not np.issubdtype(values.dtype, np.integer):
             wrong.append(f"{name} have shape {values.shape} and type {values.dtype}, needed is ({len(p)},) of integers")

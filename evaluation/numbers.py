@@ -110,7 +110,7 @@ def release_errors(
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
-    t, p, who = _check_arguments(true, predicted, patients, 0)
+    t, p, who = _check_arguments(true, predicted, patients, 0, fewest=0)
     distinct, place = np.unique(who, return_inverse=True)
     votes = np.zeros((len(distinct), BINS), np.int64)
     np.add.at(votes, (place, find_bins(p - t)), 1)
@@ -202,13 +202,13 @@ def from_noised_tensors(
 
 
 def _check_arguments(
-    true: ArrayLike, predicted: ArrayLike, patients: ArrayLike, copies: int
+    true: ArrayLike, predicted: ArrayLike, patients: ArrayLike, copies: int, *, fewest: int = 1
 ) -> tuple[Floats, Floats, Ints]:
-    """Places rounded to the grid, and patients. Raises: ValueError."""
+    """Places rounded to the grid, and patients. fewest: images; with noise there may be none. Raises: ValueError."""
     t, p, who = np.asarray(true, np.float64), np.asarray(predicted, np.float64), np.asarray(patients)
     wrong = [] if copies >= 0 else [f"copies is {copies}, allowed is 0 or more"]
-    if t.ndim != 1 or not len(t) or p.shape != t.shape:
-        wrong.append(f"true and predicted are {t.shape} and {p.shape}, needed is (n,) of both, n >= 1")
+    if t.ndim != 1 or len(t) < fewest or p.shape != t.shape:
+        wrong.append(f"true and predicted are {t.shape} and {p.shape}, needed is (n,) of both, n >= {fewest}")
     if who.shape != t.shape or not np.issubdtype(who.dtype, np.integer):
         wrong.append(f"patients are {who.shape} of {who.dtype}, needed is {t.shape} of integers")
     p = np.nan_to_num(p, nan=0.5)

@@ -90,7 +90,7 @@ def release_histograms(
     """The noised histograms of one model's scores on one site's test images.
 
     Args:
-        labels: (n,) int, the true class of each image.
+        labels: (n,) int, the true class of each image; n may be 0.
         probabilities: (n, C), rows sum to 1.
         patients: (n,) int, the patient of each image.
         noise: the standard deviation of the one histogram that would cost as much as all of it.
@@ -107,7 +107,7 @@ def release_histograms(
         ValueError: naming everything that is wrong with the arguments.
     """
     y, p, who = np.asarray(labels), np.asarray(probabilities, dtype=np.float64), np.asarray(patients)
-    if wrong := complaints(y, p, who, 0, BINS):
+    if wrong := complaints(y, p, who, 0, BINS, fewest=0):
         raise ValueError("cannot count votes: " + "; ".join(wrong))
     classes, how = p.shape[1], split_noise(noise, p.shape[1], ordered=ordered)
     shown, this = list_rows(y, p, ordered=ordered)

@@ -34,6 +34,7 @@ from evaluation import noised, scale, votes
 from evaluation.findings import (
     MEAN_AUC,
     UNKNOWN,
+    count_finding_numbers,
     count_findings,
     find_mean_findings,
     from_noised_tensors,
@@ -357,7 +358,8 @@ def findings(repeats: int) -> None:
         errors, held, assessable = [], [], []
         for _ in range(repeats):
             hospital = examined(generator, number, patients)
-            tensors, numbers = release_findings(*hospital, noise=noise, add_noise=adding(generator))
+            numbers = count_finding_numbers(hospital[0], hospital[2])
+            tensors = release_findings(*hospital, noise=noise, numbers=numbers, add_noise=adding(generator))
             facts = {"noise": noise, "patients": patients, "images": patients, "finding_patients": numbers}
             told = from_noised_tensors(tensors, facts, copies=COPIES, seed=0)
             chosen = np.flatnonzero(find_mean_findings(told))

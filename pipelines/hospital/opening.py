@@ -107,7 +107,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
             raise ValueError(text)
         rounds = whole_of(facts, "rounds", 0)
         problems = find_size_problems(algorithm, task, work)
-        problems += _find_finding_problems(hospital, work) if kind == "findings" else []
+        if kind == "findings" and work.balance:
+            problems.append("it balances classes, and findings have none")
         problems += _find_privacy_problems(protection, algorithm, work, is_hidden=facts.get("secure_sum") is True)
         if rounds < 1 and work.rate != Rate():
             problems.append("the learning rate changes over rounds, and the coordinator does not say over how many")
@@ -153,14 +154,6 @@ def _find_kind(target: Target | None, classes: int, *, are_findings: bool) -> Ki
     if are_findings and target is None:
         return "findings"
     return "segmentation" if target is not None else "regression" if classes == 1 else "classification"
-
-
-def _find_finding_problems(hospital: Hospital, work: Work) -> list[str]:
-    """Why this hospital cannot train on several findings."""
-    problems = ["it balances classes, and findings have none"] if work.balance else []
-    if hospital.policy.budget is not None:
-        problems.append("numbers of patients with each finding would be told, and the budget does not pay for them")
-    return problems
 
 
 def _find_privacy_problems(

@@ -7,23 +7,26 @@ on a number of patients (weights, divisors of noised sums, test patients of a hi
 
 The counts are a histogram of patients, to which each adds 1 in one of 9 cells: split x (examples of class 0 only, of
 class 1 only, of both); of more than two classes, or bands of
-a number's range, in one cell of split x highest class. They are exact if the policy
-declares counts public; otherwise each cell gets Gaussian noise, which the budget pays for.
+a number's range, in one cell of split x highest class. Of several findings each has a histogram of its own besides, of
+split x (examples without it only, with it only, both), to which a patient adds nothing where it is unknown. Counts are
+exact if the policy declares them public; otherwise each cell gets Gaussian noise, which the budget pays for. K findings
+make 1 + K histograms, each with noise times the square root of 1 + K, so together they cost what one costs.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 from pydantic import TypeAdapter
 
+from federation.findings import NO, YES, decode_findings
 from pipelines.data.cohort import Cohort
-from pipelines.data.stored import class_numbers, label_names
+from pipelines.data.stored import class_numbers, finding_names, label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import DiskFolder, digest_json
@@ -50,7 +53,8 @@ class Counted:
     """The released counts of a hospital's patients.
 
     cells: by split, patients with examples of class 0 only, of class 1 only, and of both; of more than two classes by
-    the highest that each patient has. classes: their number. noise: standard deviation in
+    the highest that each patient has. classes: their number. findings: by split, of each finding in turn, patients
+    with examples without it only, with it only, and both. noise: standard deviation in
     each cell, before rounding; 0 = exact. since: number of ledger lines before. run, round: when they were counted.
     """
 
@@ -61,6 +65,22 @@ class Counted:
     round: int
     since: int
     classes: int = 2
+    findings: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def finding_count(self) -> int:
+        """K, the number of findings; 0 where an example has one label."""
+        return len(self.findings.get("train", ())) // KINDS
+
+    @property
+    def histogram_cells(self) -> int:
+        """The number of all cells."""
+        return len(SPLITS) * (kinds_of(self.classes) + KINDS * self.finding_count)
+
+    @property
+    def multiplier(self) -> float:
+        """The noise of one histogram that would cost what all of them cost."""
+        return self.noise / math.sqrt(1 + self.finding_count)
 
     def patients(self, split: str) -> int:
         """Patients of a split."""
@@ -81,6 +101,18 @@ class Counted:
             return self.cells[split]
         zero, first, both = self.cells[split]
         return zero + both, first + both
+
+    def of_findings(self, splits: Sequence[str]) -> list[int]:
+        """The numbers of each finding in these splits, as `evaluation.findings.NUMBERS` says. Examples are not counted:
+        a patient counts as one without it, as one with it, or as both.
+        """
+        numbers = []
+        for cell in range(0, KINDS * self.finding_count, KINDS):
+            without, having, both = (
+                sum(self.findings[split][cell + kind] for split in splits) for kind in range(KINDS)
+            )
+            numbers += [without + having + both, without + having + 2 * both, without + both, having + both]
+        return numbers
 
     def facts(self) -> dict[str, Json]:
         """As facts of `ingest`. Examples are not counted: a patient counts as one example of each class they have."""
@@ -128,7 +160,10 @@ def count_once(hospital: Hospital, call: Call, cohort: Cohort, settings: Json) -
         known = _count_patients(hospital, call, cohort)
         if known.noise == 0:
             _check_enough(hospital, known)
-        content = {"digest": digest_json(settings), "counted": COUNTED.dump_python(known, mode="json")}
+        content = {
+            "digest": digest_json(settings),
+            "counted": COUNTED.dump_python(known, mode="json", exclude_defaults=True),
+        }
         DiskFolder(hospital.vault).write(COUNTED_FILE, json.dumps(content).encode())
     return known, _release_event(hospital, known)
 
@@ -202,13 +237,23 @@ def _count_patients(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
             raise Refused("dependent_patients")
         if refusal := find_unaffordable(hospital.policy, lines, [Gaussian(noise)], call.run):
             raise Refused(refusal.code) from ValueError(refusal.why)
-    noised = vote_histogram(_patient_cells(cohort), noise_multiplier=noise).value.round().clamp(min=0).int().tolist()
+    findings = len(finding_names(cohort))
+    deviation = noise * math.sqrt(1 + findings)
     classes = len(label_names(cohort))
-    kinds = kinds_of(classes)
-    cells = {split: tuple(noised[n * kinds : (n + 1) * kinds]) for n, split in enumerate(SPLITS)}
-    place: dict[str, Json] = {"classes": classes} if classes > 2 else {}
-    place |= {"run": call.run, "round": call.round, "since": len(lines), "date": hospital.now()}
-    return COUNTED.validate_python({"cells": cells, "noise": noise, **place})
+    cells = _count_cells(_patient_cells(cohort), deviation)
+    finding_cells = [_count_cells(votes, deviation) for votes in _finding_cells(cohort, findings)]
+    known: dict[str, object] = {"cells": cells, "noise": deviation}
+    if findings:
+        known["findings"] = {split: [n for each in finding_cells for n in each[split]] for split in SPLITS}
+    known |= {"classes": classes} if classes > 2 else {}
+    known |= {"run": call.run, "round": call.round, "since": len(lines), "date": hospital.now()}
+    return COUNTED.validate_python(known)
+
+
+def _count_cells(votes: torch.Tensor, deviation: float) -> dict[str, list[int]]:
+    """By split the noised numbers of patients in each of its cells, none below 0. votes: (N, splits x kinds)."""
+    noised = vote_histogram(votes, noise_multiplier=deviation).value.round().clamp(min=0).int().view(len(SPLITS), -1)
+    return dict(zip(SPLITS, noised.tolist(), strict=True))
 
 
 def kinds_of(classes: int) -> int:
@@ -231,6 +276,20 @@ def _patient_cells(cohort: Cohort) -> torch.Tensor:
     return votes
 
 
+def _finding_cells(cohort: Cohort, findings: int) -> Iterator[torch.Tensor]:
+    """(N, 3 KINDS) for each finding: of each patient of whom it is known a 1 in their cell."""
+    states = decode_findings(cohort.labels, findings) if findings else torch.zeros(len(cohort.labels), 0)
+    for column in states.T:
+        votes = torch.zeros(len(cohort.patients), len(SPLITS) * KINDS, dtype=torch.float64)
+        for number in range(len(votes)):
+            patient_rows = cohort.patient == number
+            without, having = (bool((column[patient_rows] == state).any()) for state in (NO, YES))
+            if without or having:
+                kind = 2 if without and having else int(having)
+                votes[number, int(cohort.split[patient_rows][0]) * KINDS + kind] = 1.0
+        yield votes
+
+
 def _release_event(hospital: Hospital, known: Counted) -> Event:
     """The event of releasing them; `NOTHING` if the ledger shows that they left before, since repeating is free."""
     if known.noise == 0:
@@ -238,7 +297,7 @@ def _release_event(hospital: Hospital, known: Counted) -> Event:
     lines = list(ledgers.read_lines(hospital.ledger))[known.since :] if hospital.ledger.exists() else []
     first = {"run": known.run, "round": known.round, "request": "ingest", "refused": None}
     paid = any(all(line.get(key, "") == value for key, value in first.items()) for line in lines)
-    return NOTHING if paid else Gaussian(known.noise)
+    return NOTHING if paid else Gaussian(known.multiplier)
 
 
 def _read_file(hospital: Hospital) -> Mapping[str, Json]:

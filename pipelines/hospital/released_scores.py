@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.findings import count_findings, release_findings
+from evaluation.findings import count_finding_numbers, count_findings, release_findings
 from evaluation.findings import to_tensors as to_finding_tensors
 from evaluation.histograms import Floats, Ints, count_class_patients, count_scores, to_tensors
 from evaluation.masks import GRID, Values
@@ -128,25 +129,24 @@ def score_findings(
     """Scores of a model that gives several findings.
 
     rows: the patients that are scored. probabilities: (n, findings). noise: None = exact histograms, in which one
-    patient's part is not bounded.
+    patient's part is not bounded; otherwise numbers of patients are declared public, or, with a budget, those released.
     """
     stored_scores = keep_scores(rows, probabilities, "findings")
     states, p, who = split_findings(stored_scores)
     if noise is None:
         counts = count_findings(states, p, who, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
         return ReleasedScores(to_finding_tensors(counts), {}, NON_PRIVATE, stored_scores)
-    events = list[Event]()
+    known, splits, events = need_counts(hospital), SPLITS if noise.cut is None else ("test",), list[Event]()
 
-    def add_noise(votes: Ints, deviation: float) -> Floats:
-        histogram = vote_histogram(torch.from_numpy(votes), noise_multiplier=deviation)
-        events.append(histogram.event)
-        return histogram.value.numpy()
-
-    tensors, numbers = release_findings(states, p, who, noise=noise.multiplier, add_noise=add_noise)
+    numbers = count_finding_numbers(states, who) if known is None else known.of_findings(splits)
+    tensors = release_findings(
+        states, p, who, noise=noise.multiplier, numbers=numbers, add_noise=partial(_release_histogram, events)
+    )
+    patients = len(np.unique(who)) if known is None else sum(map(known.patients, splits))
     facts: dict[str, Json] = {
         "noise": noise.multiplier,
-        "patients": len(np.unique(who)),
-        "images": len(states),
+        "patients": patients,
+        "images": len(states) if known is None else patients,
         "finding_patients": [*numbers],
     }
     event = compose_events(events)
@@ -167,16 +167,11 @@ def _add_noise_to_errors(hospital: Hospital, kept_scores: Mapping[str, Tensor], 
     known, events = need_counts(hospital), list[Event]()
     splits = SPLITS if noise.cut is None else ("test",)
 
-    def add_noise(votes: Ints) -> Floats:
-        histogram = vote_histogram(torch.from_numpy(votes), noise_multiplier=noise.multiplier)
-        events.append(histogram.event)
-        return histogram.value.numpy()
-
     release = release_errors(
         kept_scores["y"].numpy() / STEPS,
         kept_scores["probabilities"][:, 0].double().numpy(),
         kept_scores["patient"].numpy(),
-        add_noise,
+        partial(_release_histogram, events, deviation=noise.multiplier),
     )
     number = len(torch.unique(kept_scores["patient"])) if known is None else sum(map(known.patients, splits))
     images = len(kept_scores["y"]) if known is None else number
@@ -232,11 +227,6 @@ def add_noise_to_scores(
     number = len(torch.unique(whose)) if known is None else sum(map(known.patients, splits))
     events: list[Event] = []
 
-    def add_noise(votes: Ints, deviation: float) -> Floats:
-        histogram = vote_histogram(torch.from_numpy(votes), noise_multiplier=deviation)
-        events.append(histogram.event)
-        return histogram.value.numpy()
-
     release = release_histograms(
         y.numpy(),
         tested.x.numpy(),
@@ -244,7 +234,7 @@ def add_noise_to_scores(
         noise=noise.multiplier,
         class_patients=class_patients,
         number=number,
-        add_noise=add_noise,
+        add_noise=partial(_release_histogram, events),
         ordered=ordered,
     )
     facts: dict[str, Json] = {
@@ -256,3 +246,10 @@ def add_noise_to_scores(
     event = compose_events(events)
     booked = compose_events([hospital.counts, event if noise.cut is None else Part(noise.cut, "test", event)])
     return ReleasedScores(noised_tensors(release), facts, booked, {})
+
+
+def _release_histogram(events: list[Event], votes: Ints, deviation: float) -> Floats:
+    """The noised sum of patients' votes (P, bins); its event joins `events`."""
+    histogram = vote_histogram(torch.from_numpy(votes), noise_multiplier=deviation)
+    events.append(histogram.event)
+    return histogram.value.numpy()

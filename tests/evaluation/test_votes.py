@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from evaluation import noised
 from evaluation.classes import Classes
+from evaluation.findings import release_findings
 from evaluation.histograms import count_class_patients, count_scores
 from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, GRADE_ERROR, KAPPA, auc
 from evaluation.noised_classes import Bounds, class_bounds, project_within_bounds
+from evaluation.numbers import release_errors
 from evaluation.scale import LEVELS, TREE
 from evaluation.scoring import label_measures
 from evaluation.support import compute_support, find_mean_classes
@@ -175,3 +177,23 @@ def test_a_class_that_nobody_has_stays_without_patients():
     assert counts.class_patients[3] == 0 and not find_mean_classes(counts)[3]
     assert (counts.confusion[0, 3] == 0).all() and np.isfinite(AUC.of(counts)).all()
     assert counts.scores.shape[1] == 4 and TREE > BINS
+
+
+@pytest.mark.parametrize("kind", ["two classes", "classes", "grades", "findings", "number"])
+def test_a_release_about_nobody_is_noise_of_the_same_shapes_and_no_error(kind):
+    """An error, or fewer numbers, would reveal that no patient is there, as counts are released beforehand."""
+    shapes = []
+    for patients in (0, 5):
+        told = Recorded(1)
+        classes = 2 if kind == "two classes" else 3
+        y, p, who = (part[:patients] for part in hospital(3, classes))
+        if kind == "number":
+            release_errors(p[:, 0], p[:, 1], who, lambda votes, told=told: told(votes, 1.0))
+        elif kind == "findings":
+            states = (np.stack([y, y], axis=1) > 0).astype(np.int64)
+            release_findings(states, p[:, :2], who, noise=1.0, numbers=[5, 6, 3, 3] * 2, add_noise=told)
+        else:
+            how = {"class_patients": [3] * classes, "number": 5, "ordered": kind == "grades"}
+            release_histograms(y, p, who, noise=1.0, add_noise=told, **how)
+        shapes.append([(len(exact), deviation) for exact, deviation in zip(told.exact, told.noise, strict=True)])
+    assert shapes[0] == shapes[1] and shapes[0]

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
+from evaluation.findings import from_noised_tensors
 from federation.findings import NO, UNKNOWN, YES, decode_findings, encode_findings
 from pipelines.data.cohort import read_cohort
 from pipelines.data.images import Features, Pictures, Slices, Volumes
@@ -32,8 +33,8 @@ from pipelines.data.label_findings import (
 )
 from pipelines.data.sources import NiftiSource, PictureSource, TableLabels, TableSource
 from pipelines.data.study import Unusable
-from pipelines.hospital import released_scores
-from pipelines.hospital.hospital import Hospital
+from pipelines.hospital import released_counts, released_scores
+from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.opening import parse_opening
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate_settings
@@ -47,8 +48,9 @@ from pipelines_settings import BASE
 from privacy.dp.access import Rows
 from privacy.dp.events import Gaussian, Part, compose_events
 from privacy.dp.mechanisms import vote_histogram
-from privacy.message import from_file
+from privacy.message import Call, from_file
 from privacy.release.gate import Refused
+from privacy.release.ledger import read_lines
 from privacy.release.policy import Budget, Policy
 from privacy.settings_error import SettingsError
 
@@ -223,13 +225,10 @@ def test_what_needs_one_class_refuses_findings_with_its_reason(said, told):
     assert told in find_problems(said)
 
 
-def test_a_phantom_with_one_label_and_a_hospital_with_a_budget_give_no_findings():
+def test_a_phantom_with_one_label_gives_no_findings():
     said = several()
     said["sites"]["a"]["source"] = BASE["sites"]["a"]["source"]
     assert "significant gives one label, and the task learns several findings" in find_problems(said)
-    said = several()
-    said["sites"]["a"]["policy"] = {"budget": {"epsilon": 8.0, "delta": 1e-5}}
-    assert "sites.a.policy.budget: numbers of patients with each finding" in find_problems(said)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,7 @@ def test_columns_that_fit_no_findings_are_told(source, told):
     assert told in find_problems(said)
 
 
-def test_a_hospital_refuses_to_balance_findings_and_to_tell_them_under_a_budget(tmp_path: Path):
+def test_a_hospital_refuses_to_balance_findings(tmp_path: Path):
     facts = {
         "label": "m", "algorithm": {"name": "fedavg"}, "model": {"name": "cnn", "widths": [8, 16], "norm": "group"},
         "inputs": [1, 16, 16], "classes": 4, "work": {}, "seed": 0, "cohort": "c", "privacy": None, "findings": True,
@@ -259,9 +258,6 @@ def test_a_hospital_refuses_to_balance_findings_and_to_tell_them_under_a_budget(
     for wrong in ({"work": {"balance": True}}, {"algorithm": {"name": "fedsld"}}, {"classes": 1}, {"classes": 31}):
         with pytest.raises(Refused, match="malformed_opening"):
             parse_opening(hospital, facts | wrong)
-    with pytest.raises(Refused, match="malformed_opening") as caught:
-        parse_opening(replace(hospital, pooled=Policy(budget=Budget(epsilon=4.0))), facts)
-    assert "numbers of patients with each finding would be told" in str(caught.value.__cause__)
 
 
 @pytest.fixture(scope="module")
@@ -364,6 +360,109 @@ def test_each_finding_has_the_noise_that_is_told_and_booked_and_nothing_else_lea
     assert scores.facts["finding_patients"] == [3, 6, 3, 3, 3, 4, 2, 2]
     votes = [each for each, deviation in seen if deviation == pytest.approx(3.0 * math.sqrt(2 / 0.9))]
     assert [each.sum(dim=1).tolist() for each in votes] == [[2, 2, 2], [1, 2, 1]]
+
+
+def count_findings_slowly(cohort) -> list[int]:
+    """Of each finding: patients of whom it is known, those without it and with it in sum, and each of these."""
+    numbers = []
+    for k in range(len(PHANTOM_FINDINGS)):
+        states_by_patient = dict[int, set[int]]()
+        for patient, code in zip(cohort.patient.tolist(), cohort.labels.tolist(), strict=True):
+            states_by_patient.setdefault(patient, set()).add(code // 3**k % 3)
+        known = [states for states in states_by_patient.values() if states & {NO, YES}]
+        without, having = (sum(state in states for states in known) for state in (NO, YES))
+        numbers += [len(known), without + having, without, having]
+    return numbers
+
+
+def read_phantom(folder: Path, patients: int = 30):
+    write(PhantomSource(scanner="P", patients=patients, format="nifti", labels="findings", unknown=0.8), folder)
+    return read_cohort(
+        NiftiSource(folder=str(folder / "images")), TableLabels(file=str(folder / "labels.csv"), slice="slice"),
+        Slices(size=16, spacing_mm=4.0), findings=PHANTOM_FINDINGS, fractions=SHARES, seed=0, key=b"k" * 32,
+        independent=True,
+    ).cohort  # fmt: skip
+
+
+def test_a_hospital_with_a_budget_counts_its_findings_once_for_what_one_histogram_costs(tmp_path, monkeypatch):
+    """Each histogram has its own event's noise; together they cost what counting one label costs."""
+    cohort, budget = read_phantom(tmp_path / "p"), Budget(epsilon=8.0, delta=1e-4)
+    asked: list[tuple[torch.Tensor, float]] = []
+
+    def record(votes, *, noise_multiplier):
+        asked.append((votes, noise_multiplier))
+        return vote_histogram(votes, noise_multiplier=0.0)
+
+    monkeypatch.setattr(released_counts, "vote_histogram", record)
+    hospital = Hospital("a", tmp_path / "a", None, lambda: "2026-01-01", pooled=Policy(budget=budget, min_patients=1))
+    counted, event = released_counts.count_once(hospital, Call("r/ingest", 0, "ingest", {}), cohort, {})
+    assert sum(deviation**-2 for _, deviation in asked) == pytest.approx(released_counts.noise_of(budget) ** -2)
+    assert event == Gaussian(counted.multiplier) and counted.multiplier == pytest.approx(
+        released_counts.noise_of(budget)
+    )
+    assert counted.noise == asked[0][1] and len({deviation for _, deviation in asked}) == 1
+    assert all((votes.sum(dim=1) <= 1).all() for votes, _ in asked) and len(asked) == 1 + len(PHANTOM_FINDINGS)
+    assert counted.of_findings(SPLITS) == count_findings_slowly(cohort)
+    assert counted.histogram_cells == sum(votes.shape[1] for votes, _ in asked) == 3 * (4 + 3 * 4)
+    for place, split in enumerate(SPLITS):
+        chosen = cohort.split == place
+        of_split = replace(cohort, **{name: getattr(cohort, name)[chosen] for name in ("patient", "labels")})
+        assert counted.of_findings([split]) == count_findings_slowly(of_split)
+    again, later = released_counts.count_once(hospital, Call("r/ingest", 1, "ingest", {}), cohort, {})
+    assert again == counted and len(asked) == 5, "counted once"
+    assert later == event, "and not paid, as no ledger says that it left"
+
+
+def test_scores_under_a_budget_say_released_numbers_alone(tmp_path, monkeypatch):
+    """Whoever is there today: of a cohort without patients too, where a finding that nobody knows is told as it was."""
+    numbers = (3, 2, 1)
+    known = released_counts.Counted(
+        cells=dict.fromkeys(SPLITS, (9, 2, 1)), noise=2.0, date="d", run="r", round=0, since=0, classes=3,
+        findings=dict.fromkeys(SPLITS, (*numbers, 0, 0, 0)),
+    )  # fmt: skip
+    monkeypatch.setattr(released_scores, "need_counts", lambda hospital: known)
+    hospital = Hospital("a", tmp_path, None, lambda: "2026-01-01T00:00:00")
+    states = torch.tensor([[UNKNOWN, YES], [UNKNOWN, NO], [UNKNOWN, YES]])
+    for cut, splits in (("cut", 1), (None, 3)):
+        for patients in (3, 0):
+            rows = Rows(torch.zeros(patients, 1), encode_findings(states[:patients]), torch.arange(patients))
+            noise = released_scores.ScoreNoise(3.0, cut)
+            scores = released_scores.score_findings(hospital, rows, torch.full((patients, 2), 0.4), 20, noise)
+            told = [splits * n for n in (6, 7, 4, 3)]
+            assert scores.facts["finding_patients"] == [*told, 0, 0, 0, 0]
+            assert scores.facts["patients"] == scores.facts["images"] == 12 * splits
+            assert (scores.tensors["finding_noised"][:2] != 0).all() and not scores.tensors["finding_noised"][2:].any()
+            findings = from_noised_tensors(scores.tensors, scores.facts, copies=5, seed=0)
+            assert [counts.patients for counts in findings.each] == [6 * splits, 0]
+
+
+@pytest.mark.chance(1e-9, "noise leaves none of 40 training patients in four cells")
+def test_hospitals_with_a_budget_learn_findings_and_book_one_count(finished_run):
+    said = several(name="private", privacy={"epsilon": 8.0, "delta": 1e-4}, pooling="refused")
+    for site in said["sites"].values():
+        site["policy"] = {"budget": {"epsilon": 100.0, "delta": 1e-4}, "min_patients": 1}
+        site["source"]["patients"] = 80
+    said["train"] = BASE["train"] | {"methods": {"fedavg": {"name": "fedavg"}}, "schedule": {"rounds": 1}}
+    said["evaluate"] = {"checkpoint": "latest", "copies": 5, "public": False, "reference": None}
+    root = finished_run(said) / "runs" / "private"
+    told = json.loads((artifact(root, "ingest") / "sites.json").read_text())
+    for site, facts in told.items():
+        counted = json.loads((root / "sites" / site / "asked.json").read_text())["counted"]
+        assert counted["classes"] == 4 and counted["noise"] >= math.sqrt(5)
+        assert {split: len(cells) for split, cells in counted["findings"].items()} == dict.fromkeys(SPLITS, 12)
+        for split, cells in counted["cells"].items():
+            assert facts["splits"][split]["patients"] == sum(cells)
+        lines = list(read_lines(root / "sites" / site / "ledger.jsonl"))
+        (line,) = [line for line in lines if line["request"] == "ingest"]
+        assert json.dumps(line["event"]).count("gaussian") == 1
+        assert f"in each of {3 * (4 + 12)} cells" in (root / "sites" / site / "report.html").read_text()
+        for path in artifact(root, "evaluate").rglob(f"*.{site}.safetensors"):
+            test = counted["findings"]["test"]
+            sums = [
+                (w + h + b, w + h + 2 * b, w + b, h + b)
+                for w, h, b in zip(test[::3], test[1::3], test[2::3], strict=True)
+            ]
+            assert from_file(path).facts["finding_patients"] == [n for each in sums for n in each]
 
 
 def test_a_private_run_releases_noised_histograms_of_each_finding(finished_run):

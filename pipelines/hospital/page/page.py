@@ -57,7 +57,7 @@ from pipelines.hospital.recommending import (
     make_recommendation,
     released_decision_facts,
 )
-from pipelines.hospital.released_counts import COUNTED_FILE, kinds_of, read_released_counts
+from pipelines.hospital.released_counts import COUNTED_FILE, read_released_counts
 from pipelines.hospital.segmentation import FLOOR, compute_sums, kind_of, read_patient_scores, words_of_kind
 from pipelines.hospital.statement import build_own_statement, delta_of, list_left
 from pipelines.hospital.withdrawn import known_outside, list_earlier_uses
@@ -335,10 +335,8 @@ def describe_released_counts(hospital: Hospital) -> str:
     if counted is None:
         return ""
     numbers = ", ".join(f"{split} {counted.patients(split)}" for split in SPLITS)
-    cells = len(SPLITS) * kinds_of(counted.classes)
-    noise = (
-        f"with noise of standard deviation {counted.noise:.2g} in each of {cells} cells" if counted.noise else "exactly"
-    )
+    cells = f"in each of {counted.histogram_cells} cells"
+    noise = f"with noise of standard deviation {counted.noise:.2g} {cells}" if counted.noise else "exactly"
     return (
         f"Others hear these numbers of patients instead, counted once on {counted.date[:10]} {noise}, whoever has come"
         f" or gone since: {numbers}. To count anew, which is a new release, remove {COUNTED_FILE} beside the ledger."

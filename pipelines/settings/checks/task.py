@@ -54,9 +54,6 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
         return [Problem(("unlabelled",), text)] if run.train.methods else []
     if task.target is None and isinstance(source, VOLUME_SOURCES) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
-    if task.findings and site.policy.budget is not None:
-        text = "numbers of patients with each finding would be told without noise, and this hospital counts under a "
-        return [Problem(("policy", "budget"), f"{text}budget; learn findings without one, or one label an example")]
     if target_problems := _find_label_problems(task, site):
         return target_problems
     if task.target in ("gland", "lesion") and run.images.kind not in ("slices", "volumes"):
