@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -20,16 +19,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from federation.features.pictures import find_picture_complaints, prepare_picture
+from federation.features.pictures import (
+    cut_features,
+    find_picture_complaints,
+    find_preparation_problems,
+    normalize_picture,
+    prepare_picture,
+)
 from federation.features.slices import features_by_slice
-from privacy.settings_error import out_of_range, refuse, unmet, wrong_lengths
+from privacy.settings_error import refuse, wrong_lengths
 
 Floats = NDArray[np.float64]
 KINDS = ("vit", "deit", "dinov2", "resnet", "convnext")
 """Values of `model_type` in a config.json."""
 HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "pooler.", "head.", "fc.")
 """Beginnings of names of tensors that are not used here."""
-LARGEST = 1e6  # of a feature; larger values are cut, and NaN becomes 0
 MOST = 100_000  # of a number in an architecture: no file could contain a larger network
 SHOWN = 5  # problems of a file that an error names
 
@@ -54,18 +58,7 @@ class Encoder:
 
     def __post_init__(self) -> None:
         refuse(wrong_lengths(self, window=2, mean=3, std=3))
-        low, high = self.window
-        hexadecimal = not self.sha256 or (len(self.sha256) == 64 and set(self.sha256) <= set("0123456789abcdef"))
-        refuse(
-            out_of_range(self, size=(16, 1024))
-            + unmet(
-                self,
-                sha256=(hexadecimal, "64 hexadecimal digits, as sha256sum prints them"),
-                window=(low < high and math.isfinite(high - low), "two finite numbers, the lower first"),
-                mean=(all(map(math.isfinite, self.mean)), "finite numbers"),
-                std=(all(0 < value < math.inf for value in self.std), "positive numbers"),
-            )
-        )
+        refuse(find_preparation_problems(self))
 
     def complaints(self, inputs: tuple[int, ...]) -> list[str]:
         """Why examples of this shape have no such features; empty = no problem."""
@@ -88,13 +81,10 @@ class Frozen:
     def _plane_features(self, image: Floats) -> Floats:
         """Features (d,) of one image (C, H, W)."""
         x = prepare_picture(image, self.settings.window, self.settings.size)
-        mean, std = (torch.tensor(values)[:, None, None] for values in (self.settings.mean, self.settings.std))
-        last: Tensor = self.network(pixel_values=(x - mean) / std).last_hidden_state
+        x = normalize_picture(x, self.settings.mean, self.settings.std)
+        last: Tensor = self.network(pixel_values=x).last_hidden_state
         parts = (last[:, 0], last[:, 1:].mean(dim=1)) if last.dim() == 3 else (last.mean((2, 3)), last.amax((2, 3)))
-        features = torch.cat(parts, dim=1)[0].double().numpy()
-        # Otherwise a network that returns NaN for some patients would reveal, by an error, that they are in the data.
-        cut: Floats = np.clip(np.nan_to_num(features, nan=0.0, posinf=LARGEST, neginf=-LARGEST), -LARGEST, LARGEST)
-        return cut
+        return cut_features(torch.cat(parts, dim=1)[0])
 
 
 def file_digest(data: bytes) -> str:

@@ -1,4 +1,6 @@
-"""The weights of feature extractors: an encoder's file, safetensors with config.json beside it, or a package's."""
+"""The weights of feature extractors: an encoder's file (safetensors with config.json beside it, or ONNX), or a
+package's.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from federation.features.detector import Detector
 from federation.features.encoder import Encoder, file_digest
 from federation.features.joined import Joined
 from federation.features.lite0 import Lite0
+from federation.features.onnx_encoder import FileEncoder
 from pipelines.data.lite0_file import read_lite0_weights
 
 CONFIG = "config.json"
@@ -20,7 +23,7 @@ def open_extractor(extractor: AnyExtractor) -> tuple[Extractor, bytes]:
     """The feature extractor with its weights, those of an encoder's file or of lite0's package; empty if it has none.
 
     Raises:
-        ValueError: an encoder's file is missing, or cannot be used: see `federation.features.encoder.load_encoder`; or
+        ValueError: an encoder's file is missing, or cannot be used: see `federation.features.load_extractor`; or
             lite0's package is missing. TypeError: a detector, which has to learn first.
     """
     portable, weighted = make_portable(extractor), select_weighted_part(extractor)
@@ -38,13 +41,14 @@ def open_extractor(extractor: AnyExtractor) -> tuple[Extractor, bytes]:
         raise ValueError(f"{weighted.file} cannot be used: {error}") from error
 
 
-def _read_encoder_file(encoder: Encoder) -> bytes:
+def _read_encoder_file(encoder: FileEncoder) -> bytes:
     """The bytes of its file. Raises: ValueError: the file, or its config.json, is missing."""
+    what = "a safetensors file" if isinstance(encoder, Encoder) else "an ONNX file"
     try:
         data = Path(encoder.file).read_bytes()
     except OSError as error:
-        raise ValueError(f"{encoder.file} cannot be read ({error.strerror}); give a safetensors file") from error
-    if not make_portable_encoder(encoder).architecture:
+        raise ValueError(f"{encoder.file} cannot be read ({error.strerror}); give {what}") from error
+    if isinstance(encoder, Encoder) and not _read_architecture(encoder):
         raise ValueError(f"there is no {CONFIG} beside {encoder.file}; put it there, as it came with the weights")
     return data
 
@@ -56,21 +60,31 @@ def make_portable(extractor: AnyExtractor) -> AnyExtractor:
     Settings that are portable already, or whose file is missing, are returned unchanged; checks report the latter.
     """
     if isinstance(extractor, Joined):
-        parts = (make_portable_encoder(part) if isinstance(part, Encoder) else part for part in extractor.of)
+        parts = (make_portable_encoder(part) if isinstance(part, FileEncoder) else part for part in extractor.of)
         return replace(extractor, of=tuple(parts))
-    return make_portable_encoder(extractor) if isinstance(extractor, Encoder) else extractor
+    return make_portable_encoder(extractor) if isinstance(extractor, FileEncoder) else extractor
 
 
-def make_portable_encoder(encoder: Encoder) -> Encoder:
+def make_portable_encoder(encoder: FileEncoder) -> FileEncoder:
     """One encoder's settings for other machines."""
     path = Path(encoder.file)
     try:
         stamp = path.stat()
-        architecture = encoder.architecture or (path.parent / CONFIG).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    except OSError:
         return encoder
     code = encoder.sha256 or digest_at(path, stamp.st_size, stamp.st_mtime_ns)
-    return replace(encoder, file=path.name, sha256=code, architecture=architecture)
+    if not isinstance(encoder, Encoder):
+        return replace(encoder, file=path.name, sha256=code)
+    architecture = _read_architecture(encoder)
+    return replace(encoder, file=path.name, sha256=code, architecture=architecture) if architecture else encoder
+
+
+def _read_architecture(encoder: Encoder) -> str:
+    """The text of its config.json; empty if there is none."""
+    try:
+        return encoder.architecture or (Path(encoder.file).parent / CONFIG).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 @lru_cache(maxsize=8)

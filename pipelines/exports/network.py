@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from federation.calibration import Centring
-from federation.features.encoder import Encoder
+from federation.features.onnx_encoder import FileEncoder
 from federation.models import OnFeatures
 from federation.models.adapted import show_fixed_in
 from federation.models.clip import Clip
@@ -162,7 +162,7 @@ def _describe_features(model: OnFeatures) -> Json:
     """Of which fixed features the examples consist."""
     if isinstance(model, Clip):
         return {"of": "clip", "file": model.weights, "what": "unit vectors of pictures by the CLIP's vision tower"}
-    what = "features of a frozen encoder" if isinstance(model.of, Encoder) else "fixed features"
+    what = "features of a frozen encoder" if isinstance(model.of, FileEncoder) else "fixed features"
     return {"of": model.of.name, "what": f"{what}, whitened", "settings": to_plain(model.of)}
 
 

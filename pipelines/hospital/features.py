@@ -12,6 +12,7 @@ from federation.features import select_weighted_part
 from federation.features.detector import Detector
 from federation.features.encoder import Encoder
 from federation.features.lite0 import FILE_SHA256, Lite0
+from federation.features.onnx_encoder import OnnxEncoder
 from federation.models import OnFeatures
 from federation.models.clip import Clip
 from pipelines.hospital.beginnings import DETECTOR, ENCODER, FEATURES
@@ -73,6 +74,8 @@ def _network(model: OnFeatures, fixed: Fixed) -> dict[str, Json]:
     weighted = select_weighted_part(model.of)
     if isinstance(weighted, Encoder):
         return {ENCODER: {"kind": json.loads(weighted.architecture)["model_type"], "sha256": weighted.sha256}}
+    if isinstance(weighted, OnnxEncoder):
+        return {ENCODER: {"kind": weighted.name, "sha256": weighted.sha256}}
     if isinstance(weighted, Lite0):
         return {ENCODER: {"kind": "efficientnet-lite0", "sha256": FILE_SHA256}}
     if isinstance(weighted, Detector):

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from federation.features.encoder import KINDS, LARGEST, Encoder, file_digest, load_encoder
+from federation.features.encoder import KINDS, Encoder, file_digest, load_encoder
+from federation.features.pictures import LARGEST
 
 transformers = pytest.importorskip("transformers")
 

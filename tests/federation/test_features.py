@@ -22,6 +22,7 @@ from federation.features.detector import (
 from federation.features.encoder import Encoder
 from federation.features.joined import Joined, JoinedExtractor
 from federation.features.lite0 import Lite0, Lite0Extractor, Lite0Network
+from federation.features.onnx_encoder import OnnxEncoder
 from federation.features.radiomics import Radiomics
 from federation.features.random_convolutions import RandomConvolutions
 from federation.features.scattering import Scattering
@@ -43,8 +44,13 @@ def untrained(channels: int) -> Detecting:
 JOINED = Joined(of=(Radiomics(), Scattering()))
 with use_seed(0):
     UNTRAINED_LITE0 = Lite0Extractor(Lite0(size=32), Lite0Network().eval())
-EXTRACTORS = [kind() for kind in KINDS if kind not in (Detector, Encoder, Lite0, Joined)]
-EXTRACTORS += [untrained(1), untrained(3), UNTRAINED_LITE0, load_extractor(JOINED)]  # encoders: test_encoder.py
+EXTRACTORS = [kind() for kind in KINDS if kind not in (Detector, Encoder, OnnxEncoder, Lite0, Joined)]
+EXTRACTORS += [
+    untrained(1),
+    untrained(3),
+    UNTRAINED_LITE0,
+    load_extractor(JOINED),
+]  # others: test_encoder.py, test_onnx_encoder.py
 SHAPES = [(3, 32, 40), (1, 24, 24), (3, 24, 24), (1, 4, 24, 24)]
 
 

@@ -125,7 +125,7 @@ def test_a_joined_extractor_takes_the_weights_of_its_part(weights, extractor):
 
 @pytest.mark.parametrize("of", [[], ["colour"], ["lite0", "lite0"]])
 def test_one_extractor_or_two_files_are_not_joined(of):
-    with pytest.raises(ValueError, match="two extractors or more, and at most one of encoder and lite0"):
+    with pytest.raises(ValueError, match="two extractors or more, and at most one of encoder, onnx and lite0"):
         TypeAdapter(AnyExtractor).validate_python({"name": "joined", "of": [{"name": name} for name in of]})
 
 

@@ -21,7 +21,8 @@ from privacy.settings_error import SettingsError
 ROOTS = (Config, federation.features.AnyExtractor, federation.models.AnyModel, harmonize.translation.Translators)
 REQUIRED: Mapping[str, Mapping[str, Any]] = {
     "Detector": {"on": "prostate_adc"},
-    "Encoder": {"file": "encoder.onnx"},
+    "Encoder": {"file": "encoder.safetensors"},
+    "OnnxEncoder": {"file": "encoder.onnx"},
     "Regression": {"kind": "regression", "what": "age", "unit": "a"},
     "Clip": {"weights": "clip", "classes": {"no": "a", "yes": "b"}},
 }

