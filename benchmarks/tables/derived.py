@@ -94,6 +94,7 @@ def of_one(script: str, measured: str) -> Callable[[], Tables]:
 
 DERIVED: Mapping[str, Callable[[], Tables]] = {
     "augmentation": of_one("studies.augmentation", "augmentation"),
+    "carried": of_one("studies.carried", "carried"),
     "customized": of_one("studies.customized_tables", "customized"),
     "default-run": of_one("studies.cusfl_low", "cusfl_low"),
     "encoder": of_one("studies.lite0", "lite0"),
