@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from evaluation.drawing import INK
 from evaluation.histograms import count_scores
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
+from evaluation.rendering import write_policy
 
 EVIL = '<b>St. Mary & "Co"</b>'
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -134,8 +136,12 @@ def test_a_page_is_well_formed_and_self_contained(pages, which):
     outline = Outline(text)
     assert len(outline.ids) == len(set(outline.ids))
     assert not re.search(r"https?:|//[a-z]|@import", re.sub(r"data:image/png;base64,[\w+/=\s]+", "", text))
+    script = (Path(report.__file__).parent / "templates" / "page.js").read_text(encoding="utf-8")
+    assert re.findall("<script.*?>(.*?)</script>", text, flags=re.DOTALL) == [script.rstrip("\n")]
+    (policy,) = (attrs["content"] for _, attrs, _ in outline.tags if "http-equiv" in attrs)
+    assert policy == write_policy(script.rstrip("\n"))
     for tag, attrs, _ in outline.tags:
-        assert tag not in {"script", "link", "iframe"}
+        assert tag not in {"link", "iframe"} and not [name for name in attrs if name.startswith("on")]
         for name in ("src", "href"):
             assert attrs.get(name, "#").startswith(("#", "data:image/png;base64,"))
     targets = {a["href"][1:] for _, a, _ in outline.tags if a.get("href", "").startswith("#")}
@@ -164,7 +170,7 @@ def test_everything_has_a_name_and_every_table_a_caption(pages, which):
 @pytest.mark.parametrize("which", ["run", "site"])
 def test_names_are_escaped_wherever_they_stand(pages, which):
     text = pages[0][which]
-    assert EVIL not in text and "<b>St" not in text and "<script" not in text and "<avg>" not in text
+    assert EVIL not in text and "<b>St" not in text and "<script>alert" not in text and "<avg>" not in text
     assert "&lt;b&gt;St. Mary" in text
     assert INK not in text
 

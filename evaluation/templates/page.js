@@ -1,0 +1,174 @@
+// What a reader may do with the tables of a page: sort by a column, filter rows, copy as CSV, leave methods out.
+// Without scripts a page shows the same tables. Nothing is fetched, sent or stored.
+"use strict";
+
+const MANY_ROWS = 8; // from so many rows on a table has a filter
+const NOTHING = "–";
+
+// A column of each cell of a row: a cell may span several.
+function listCells(row) {
+  return [...row.cells].flatMap((cell) => Array(cell.colSpan).fill(cell));
+}
+
+const UNITS = { B: 1, kB: 1e3, MB: 1e6, GB: 1e9, s: 1, min: 60, h: 3600 };
+const UNBOUNDED = "no formal guarantee";
+
+// A text with plain signs: 1 234 · −0.5 become 1234 · -0.5.
+function writePlainly(text) {
+  return text.replaceAll("\u2212", "-").replace(/(\d)[\u202f\u00a0](?=\d{3})/g, "$1");
+}
+
+// The number that a text begins with, in its unit; NaN if there is none. 1 234 · −0.5 · 95 % · 2 × gap · 3 min 05 s · 1.2 MB
+function readNumber(text) {
+  if (text.startsWith("∞") || text.startsWith(UNBOUNDED)) return Infinity;
+  const plain = writePlainly(text).replace(/^[<>≈=\s]+/, "");
+  const parts = [...plain.matchAll(/([\d.]+)\s*(GB|MB|kB|B|min|s|h)(?=\s|$)/g)];
+  if (parts.length && parts[0].index === 0) {
+    return parts.reduce((sum, [, number, unit]) => sum + Number(number) * UNITS[unit], 0);
+  }
+  const match = plain.match(/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?/i);
+  return match ? Number(match[0]) : NaN;
+}
+
+// What a cell is sorted by: its value, or its first line.
+function readCell(cell) {
+  if (!cell) return "";
+  const value = cell.querySelector(".value") ?? [...cell.childNodes].find((node) => node.textContent.trim());
+  return value ? value.textContent.trim() : "";
+}
+
+// Rows in the order of a column. Cells without a value come last; the order of equal ones stays.
+function sortRows(rows, column, direction) {
+  const keys = new Map(rows.map((row) => [row, readCell(listCells(row)[column])]));
+  const filled = rows.filter((row) => !["", NOTHING].includes(keys.get(row)));
+  const numeric = filled.every((row) => !Number.isNaN(readNumber(keys.get(row))));
+  const compare = numeric
+    ? (a, b) => readNumber(keys.get(a)) - readNumber(keys.get(b))
+    : (a, b) => keys.get(a).localeCompare(keys.get(b), undefined, { numeric: true });
+  filled.sort((a, b) => direction * compare(a, b));
+  return [...filled, ...rows.filter((row) => !filled.includes(row))];
+}
+
+// Each click on a column's name sorts upwards, then downwards, then as the page came.
+function addSorting(table, body) {
+  const original = [...body.rows];
+  const heads = listCells(table.tHead.rows[table.tHead.rows.length - 1]);
+  for (const head of new Set(heads)) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "sort";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const next = { ascending: "descending", descending: "none" }[head.ariaSort] ?? "ascending";
+      for (const other of heads) other.ariaSort = null;
+      head.ariaSort = next;
+      const direction = next === "descending" ? -1 : 1;
+      body.append(...(next === "none" ? original : sortRows(original, heads.indexOf(head), direction)));
+    });
+  }
+}
+
+// Words of a cell, in one line.
+function readWords(cell) {
+  return writePlainly(cell.innerText).replace(/\s+/g, " ").trim();
+}
+
+// A cell of a CSV file. A text that a spreadsheet would compute is kept a text.
+function quote(text) {
+  const harmless = /^[=@\t\r]|^[+-](?![\d.])/.test(text) ? `'${text}` : text;
+  return /[",\n]/.test(harmless) ? `"${harmless.replaceAll('"', '""')}"` : harmless;
+}
+
+// The table as it is shown, hidden rows left out.
+function writeCsv(table) {
+  const rows = [...table.rows].filter((row) => !row.hidden);
+  return rows.map((row) => listCells(row).map((cell) => quote(readWords(cell))).join(",")).join("\r\n");
+}
+
+async function copyText(text) {
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+    return;
+  }
+  const area = document.createElement("textarea"); // a page that a server shows without encryption has no clipboard
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}
+
+function addTools(table, body) {
+  const tools = document.createElement("div");
+  tools.className = "tools";
+  const name = table.caption?.innerText.split(/[.:]/)[0] ?? "table";
+  if (body.rows.length >= MANY_ROWS) {
+    const filter = document.createElement("input");
+    filter.type = "search";
+    filter.placeholder = "filter";
+    filter.ariaLabel = `filter rows: ${name}`;
+    filter.addEventListener("input", () => {
+      const wanted = filter.value.toLowerCase();
+      for (const row of body.rows) row.classList.toggle("unmatched", !row.textContent.toLowerCase().includes(wanted));
+      hideRows();
+    });
+    tools.append(filter);
+  }
+  const copy = document.createElement("button");
+  copy.type = "button";
+  copy.textContent = "copy as CSV";
+  copy.ariaLabel = `copy as CSV: ${name}`;
+  copy.addEventListener("click", async () => {
+    let outcome = "copied";
+    try {
+      await copyText(writeCsv(table));
+    } catch {
+      outcome = "not copied: the browser refuses";
+    }
+    copy.textContent = outcome;
+    setTimeout(() => (copy.textContent = "copy as CSV"), 1500);
+  });
+  tools.append(copy);
+  (table.closest(".scroll") ?? table).before(tools);
+}
+
+// A row is hidden by a filter, or because its method is left out.
+function hideRows() {
+  for (const row of document.querySelectorAll("tbody tr")) {
+    row.hidden = row.classList.contains("unmatched") || leftOut.has(row.dataset.method);
+  }
+}
+
+const leftOut = new Set();
+
+// One switch for each method, for all tables that have a row of each.
+function addMethods() {
+  const methods = [...new Set([...document.querySelectorAll("tr[data-method]")].map((row) => row.dataset.method))];
+  const place = document.querySelector("main");
+  if (methods.length < 2 || !place) return;
+  const box = document.createElement("fieldset");
+  box.className = "methods";
+  box.append(Object.assign(document.createElement("legend"), { textContent: "Methods in the tables" }));
+  for (const method of methods) {
+    const label = document.createElement("label");
+    const tick = Object.assign(document.createElement("input"), { type: "checkbox", checked: true, value: method });
+    tick.addEventListener("change", () => {
+      leftOut[tick.checked ? "delete" : "add"](method);
+      hideRows();
+    });
+    label.append(tick, method);
+    box.append(label);
+  }
+  const section = document.querySelector("tr[data-method]").closest("section");
+  (section.closest(".first") ?? section).before(box);
+}
+
+for (const table of document.querySelectorAll("main table")) {
+  const body = table.tBodies[0];
+  const spans = [...table.rows].some((row) => [...row.cells].some((cell) => cell.rowSpan > 1));
+  if (!table.tHead || table.tBodies.length !== 1 || body.rows.length < 2 || spans) continue;
+  addSorting(table, body);
+  addTools(table, body);
+}
+addMethods();

@@ -1,0 +1,216 @@
+"""Pages in a real browser: what a reader does with tables, and that nothing else runs and nothing is fetched."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluation import records, report, scoring
+from evaluation.histograms import count_scores
+from evaluation.leaving import Left
+from evaluation.wording import format_duration, format_number, format_signed, format_size, format_whole
+from privacy.release.meaning import format_loss
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and its driver")
+
+THIN = "\u202f"  # between thousands
+EVIL = "<img src=x onerror=document.title='run'>"
+SUM = '=SUM(1,"2")'
+STRENGTHS = {f"method {k}": k / 3 for k in range(8)} | {SUM: 3.0, EVIL: 0.2}
+SITES = ("north", "south")
+
+
+HIDDEN = """return [...document.querySelectorAll('tr[data-method]')]
+.filter((row) => row.dataset.method === arguments[0]).map((row) => row.hidden)"""
+
+
+def build_page() -> records.RunPage:
+    """Ten methods at two hospitals, with names that would do harm if they were not text."""
+    rng = np.random.default_rng(0)
+    labels, tables = {site: rng.integers(0, 2, 60) for site in SITES}, {}
+    for method, strength in STRENGTHS.items():
+        cells = {}
+        for home in SITES:
+            for site in SITES:
+                y = labels[site]
+                p = 1 / (1 + np.exp(-strength * (y - 0.5) + rng.normal(0, 1, 60)))
+                patients = np.arange(60) // 2
+                cells[home, site] = count_scores(y, np.c_[1 - p, p], patients, copies=10, seed=0, site=site)
+        tables[method] = cells
+    counts = tuple(records.SiteCounts(site, (records.SplitCount("test", 30, 60, 30),), {}) for site in SITES)
+    return records.RunPage(
+        title="A run", run="demo", date="2026-11-29", what="ten methods", simulation=True, reference="method 0",
+        sites=counts, scores=scoring.score_rows(tables, reference="method 0"),
+        gains=scoring.gain_rows(tables, reference="method 0"),
+        methods=tuple(
+            records.MethodCost(m, 10 ** (9 - k), 1000 * k, 0, 5 + k) for k, m in enumerate(STRENGTHS)
+        ),
+        left=(Left("north", "train", 12, 1_234_567), Left("south", "train", 2, 999, "2.10 at δ = 1e-5")),
+        missing=(), stages=(records.StageState("train", "run", 75.0, ""),), settings="name: demo",
+        commands=(), pictures=(),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(BROWSER)
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1000"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return report.render_coordinator_page(build_page())
+
+
+@pytest.fixture
+def page(browser: Any, text: str, tmp_path: Path) -> Any:
+    path = tmp_path / "report.html"
+    path.write_text(text, encoding="utf-8")
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)  # what came before
+    browser.get(path.as_uri())
+    return browser
+
+
+def find_table(page: Any, label: str) -> Any:
+    return page.find_element("css selector", f'[aria-label="{label}"] table')
+
+
+def read_column(table: Any, column: int = 0) -> list[str]:
+    """The first line of a column's cells, in the rows that are shown."""
+    rows = [row for row in table.find_elements("css selector", "tbody tr") if row.is_displayed()]
+    return [row.find_elements("css selector", "th, td")[column].text.split("\n")[0] for row in rows]
+
+
+def click(page: Any, element: Any) -> None:
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    element.click()
+
+
+def test_a_page_runs_no_other_script_fetches_nothing_and_says_no_error(page, text):
+    assert page.title.startswith("A run"), "names are text"
+    events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    requests = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert {url.split(":")[0] for url in requests} <= {"file", "data"} and sum("file:" in url for url in requests) == 1
+    assert page.get_log("browser") == []
+    page.execute_script("document.body.insertAdjacentHTML('beforeend', arguments[0])", EVIL)
+    image = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
+    page.execute_script("document.body.insertAdjacentHTML('beforeend', arguments[0])", f"<img src={image}>")
+    page.execute_script("const s = document.createElement('script'); s.textContent = 'document.title = 1'; "
+                        "document.body.append(s)")  # fmt: skip
+    refusals = " ".join(entry["message"] for entry in page.get_log("browser"))
+    assert "script-src" in refusals and page.title.startswith("A run"), "what is put into a page does not run"
+
+
+@pytest.mark.parametrize(("column", "numeric"), [(0, False), (1, True)])
+def test_a_column_sorts_upwards_downwards_and_as_it_came(page, column, numeric):
+    table = find_table(page, "Size of methods")
+    before = read_column(table, column)
+    button = table.find_elements("css selector", "thead .sort")[column]
+    shown = []
+    for state in ("ascending", "descending", "none"):
+        click(page, button)
+        head = table.find_elements("css selector", "thead th")[column]
+        assert head.get_attribute("aria-sort") == state
+        shown.append(read_column(table, column))
+
+    def number(text: str) -> float:
+        return float(text.replace(THIN, ""))
+
+    ascending = sorted(before, key=number) if numeric else shown[0]
+    assert shown[0] == ascending and shown[2] == before
+    assert shown[1] == sorted(before, key=number, reverse=True) if numeric else sorted(shown[1]) == sorted(before)
+    assert shown[0] != shown[1]
+
+
+def test_every_way_in_which_pages_write_numbers_sorts_by_its_size(page):
+    numbers = [-1234.5, -0.5, 0, 0.25, 12, 1000, 98765]
+    bytes_, seconds = [0, 999, 1000, 123_456, 1_234_567, 98_765_432, 5_000_000_000], [0.2, 59.0, 61.0, 3000.0, 8000.0]
+    for write, values in (
+        (lambda v: format_signed(v), numbers),
+        (lambda v: format_whole(round(v)), [0, 1000, 2_000_000]),
+        (format_number, numbers),
+        (format_size, bytes_),
+        (format_duration, seconds),
+        (format_loss, [0.1, 2.0, 30.0, math.inf]),
+    ):
+        read = [page.execute_script("return readNumber(arguments[0])", write(value)) for value in values]
+        read = [math.inf if value is None else value for value in read]  # JSON has no infinity
+        assert read == sorted(read) and len(set(read)) == len(values), [write(value) for value in values]
+    assert page.execute_script("return Number.isNaN(readNumber('gap'))")
+
+
+def test_scores_sort_by_their_value_and_not_by_their_interval(page):
+    table = find_table(page, "How good, by method")
+    click(page, table.find_elements("css selector", "thead .sort")[1])
+    values = [float(text.split()[0]) for text in read_column(table, 1)]
+    assert values == sorted(values) and len(set(values)) > 3
+
+
+def test_rows_are_filtered_and_the_csv_holds_what_is_shown(page):
+    table = find_table(page, "Size of methods")
+    tools = page.execute_script("return arguments[0].closest('.scroll').previousElementSibling", table)
+    tools.find_element("css selector", "input").send_keys("METHOD 3")
+    assert read_column(table) == ["method 3"]
+    text = page.execute_script("return writeCsv(arguments[0])", table)
+    head, row = csv.reader(io.StringIO(text))
+    assert head[:2] == ["method", "parameters"] and row[:2] == ["method 3", "1000000"]
+    tools.find_element("css selector", "input").send_keys("\b" * 8)
+    rows = [*csv.reader(io.StringIO(page.execute_script("return writeCsv(arguments[0])", table)))]
+    assert [row[0] for row in rows[1:]] == [f"'{m}" if m == SUM else m for m in STRENGTHS], "a formula stays text"
+
+
+def test_a_method_that_is_left_out_is_gone_from_all_tables_and_comes_back(page):
+    labels = ("How good, by method", "Size of methods")
+    tick = next(
+        box for box in page.find_elements("css selector", ".methods input") if box.get_attribute("value") == EVIL
+    )
+    for _ in range(2):
+        shown = {label: EVIL in read_column(find_table(page, label)) for label in labels}
+        hidden = page.execute_script(HIDDEN, EVIL)
+        assert len({*shown.values()}) == len({*hidden}) == 1 and len(hidden) > 3
+        assert all(shown.values()) is not hidden[0]
+        click(page, tick)
+
+
+def test_tools_are_reached_by_keyboard_and_are_not_printed(page):
+    from selenium.webdriver.common.keys import Keys
+
+    table = find_table(page, "Size of methods")
+    button = table.find_element("css selector", "thead .sort")
+    page.execute_script("arguments[0].focus()", button)
+    page.switch_to.active_element.send_keys(Keys.ENTER)
+    assert table.find_element("css selector", "thead th").get_attribute("aria-sort") == "ascending"
+    for name in page.find_elements("css selector", ".tools button, .tools input"):
+        assert name.get_attribute("aria-label")
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert not any(part.is_displayed() for part in page.find_elements("css selector", ".tools, .methods"))
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+@pytest.mark.parametrize("width", [480, 1280])
+def test_the_page_is_no_wider_than_the_window(page, width):
+    page.set_window_size(width, 900)
+    try:
+        assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        page.set_window_size(1280, 1000)
