@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Command] = {
     "deidentify": Command("pipelines.deidentify", "every DICOM image of a folder without what identifies"),
     "ledger": Command("pipelines.ledger", "whether a hospital's ledger is intact, and what it says"),
     "plugins": Command("pipelines.plugins", "the installed packages that offer methods, networks and the like"),
+    "overview": Command("pipelines.overview", "all runs of a folder on one page: scores, costs, settings that differ"),
     "clean": Command("pipelines.clean", "what a runs folder holds, and the removal of what is not needed"),
     "site": Command("pipelines.site", "a hospital looks itself over, says what it would release, and joins"),
 }

@@ -164,7 +164,7 @@ function addMethods() {
   (section.closest(".first") ?? section).before(box);
 }
 
-for (const table of document.querySelectorAll("main table")) {
+for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0];
   const spans = [...table.rows].some((row) => [...row.cells].some((cell) => cell.rowSpan > 1));
   if (!table.tHead || table.tBodies.length !== 1 || body.rows.length < 2 || spans) continue;

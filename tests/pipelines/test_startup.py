@@ -103,6 +103,8 @@ def test_looking_after_a_folder_needs_no_torch(tmp_path: Path) -> None:
         ("pipelines.ledger", ["explain", "ledger.jsonl"]),
     )
     assert [loaded for _, loaded, *_ in found.values()] == [[]] * 4
+    (listed,) = called(tmp_path, ("pipelines.overview", ["--json"])).values()
+    assert listed[1] == ["jinja2"], "it writes a page"
     (other,) = called(tmp_path, ("pipelines.ledger", ["sum", "ledger.jsonl"])).values()
     assert not {"torch", "monai", "pydantic"} & set(other[1])
 

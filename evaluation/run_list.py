@@ -1,0 +1,125 @@
+"""The page of all runs of a folder: what each says of its models, what it cost, and where settings differ."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from evaluation.rendering import render_template
+from evaluation.wording import format_number
+
+MOST_COMPARED = 8
+"""Runs whose settings stand side by side: the newest ones."""
+LONGEST = 120  # characters of a setting
+
+
+@dataclass(frozen=True)
+class HospitalModel:
+    """The model that a hospital should use, as its run says. method: empty if it names none. value: its score on the
+    hospital's test patients by `measure`; NaN if it was not scored. assessable: whether enough patients were tested.
+    """
+
+    site: str
+    method: str
+    measure: str = ""
+    value: float = math.nan
+    assessable: bool = False
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run. state: in words. finished: when its newest report was written, in seconds since 1970; None = never.
+    seconds: of the stages that are stored. size: of its folder, in bytes. epsilons: what left cost a patient, in words,
+    each kind once. settings: of its newest report, by path. page: the address of its page; empty if it has none.
+    """
+
+    name: str
+    state: str
+    finished: float | None
+    seconds: float
+    size: int
+    models: tuple[HospitalModel, ...] = ()
+    epsilons: tuple[str, ...] = ()
+    settings: Mapping[str, str] | None = None
+    page: str = ""
+    trouble: str = ""
+
+    @property
+    def when(self) -> str:
+        """When its newest report was written; empty without one. Days sort by their text."""
+        if self.finished is None:
+            return ""
+        return datetime.fromtimestamp(self.finished, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+    @property
+    def methods(self) -> str:
+        """The models in use, the most frequent first."""
+        counted = Counter(model.method or "none" for model in self.models)
+        several = len(self.models) > 1
+        return ", ".join(f"{name} × {number}" if several else name for name, number in counted.most_common())
+
+    @property
+    def measure(self) -> str:
+        """The measure of the models' scores; empty if there is none, or if hospitals have several."""
+        measures = {model.measure for model in self.models if model.measure}
+        return measures.pop() if len(measures) == 1 else ""
+
+    @property
+    def mean(self) -> float:
+        """The mean score of the hospitals' models by `measure`; NaN without one."""
+        values = [model.value for model in self.models if math.isfinite(model.value)]
+        return math.fsum(values) / len(values) if values and self.measure else math.nan
+
+    @property
+    def is_assessable(self) -> bool:
+        """Whether all scores are of enough patients."""
+        return bool(self.models) and all(model.assessable for model in self.models)
+
+    @property
+    def scores(self) -> str:
+        """Each hospital's score."""
+        return ", ".join(f"{model.site} {format_number(model.value)}" for model in self.models)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting that is not the same in all runs that are compared. values: of each of them, "–" where it is absent."""
+
+    path: str
+    values: tuple[str, ...]
+
+
+def flatten_settings(settings: object, path: str = "") -> dict[str, str]:
+    """Settings by path, as `train.work.lr`; lists of plain values are one setting."""
+    if isinstance(settings, Mapping) and settings:
+        parts = (flatten_settings(value, f"{path}.{name}" if path else str(name)) for name, value in settings.items())
+        return {name: value for part in parts for name, value in part.items()}
+    if isinstance(settings, list) and any(isinstance(value, Mapping) for value in settings):
+        parts = (flatten_settings(value, f"{path}.{place}") for place, value in enumerate(settings))
+        return {name: value for part in parts for name, value in part.items()}
+    text = str(settings)
+    return {path: text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"}
+
+
+def find_differences(lines: Sequence[RunLine]) -> tuple[Difference, ...]:
+    """The settings that differ between runs, by path. The name of a run is none."""
+    tables = [line.settings or {} for line in lines]
+    paths = sorted({path for table in tables for path in table} - {"name"})
+    rows = (Difference(path, tuple(table.get(path, "–") for table in tables)) for path in paths)
+    return tuple(row for row in rows if len(set(row.values)) > 1)
+
+
+def render_run_list(lines: Sequence[RunLine], folder: str, date: str) -> str:
+    """The page. lines: the newest first. folder: the name of the folder of runs. date: of today, ISO."""
+    compared = [line for line in lines if line.settings is not None][:MOST_COMPARED]
+    return render_template(
+        "runs.html",
+        lines=lines,
+        folder=folder,
+        date=date,
+        compared=compared,
+        differences=find_differences(compared) if len(compared) > 1 else (),
+    )

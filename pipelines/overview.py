@@ -1,0 +1,199 @@
+"""python -m pipelines.overview [RUNS]: all runs of a folder on one page, with scores, costs and settings that differ.
+
+    python -m pipelines.overview             ./runs, as a table here and as runs/index.html
+    python -m pipelines.overview RUNS --json the same as JSON
+
+Nothing but the page is written. A run at work is listed as far as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from evaluation.run_list import HospitalModel, RunLine, flatten_settings, render_run_list
+from evaluation.wording import format_duration, format_number, format_size
+from pipelines.loader.command_line import add_json_argument, command_parser
+from pipelines.runs.exits import Exit, end_process
+from pipelines.runs.holdings import PAGE, PLACES, list_runs, measure_size
+from pipelines.runs.listing import list_paths
+from pipelines.runs.stopping import HOLDER
+from pipelines.runs.store import ArtifactError, read_manifest
+from privacy.durable import write_whole
+
+PROG = "python -m pipelines.overview"
+INDEX = "index.html"
+REPORT = "report"
+
+
+class Stored(NamedTuple):
+    """A stored artifact. stage: its stage. finished: seconds since 1970. seconds: that making it took."""
+
+    path: Path
+    stage: str
+    finished: float
+    seconds: float
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """List the runs, write the page, and return the exit code (see docs/reference/exit-codes.md)."""
+    line = parser(prog)
+    options = line.parse_args(arguments)
+    folder, console = Path(options.runs), Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    if not folder.is_dir():
+        line.error(f"{folder} is no folder; give the folder of runs (default: ./runs)")
+    lines = summarize_runs(folder)
+    if options.json:
+        console.print_json(json.dumps([_to_json(run) for run in lines]))
+    else:
+        console.print(_build_table(lines))
+    os.umask(0o077)
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    write_whole(folder / INDEX, render_run_list(lines, folder.resolve().name, date).encode())
+    if not options.json:
+        console.print(f"as a page: {folder / INDEX}")
+    return int(Exit.OK)
+
+
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
+    """The command line."""
+    made = command_parser(prog, __doc__)
+    made.add_argument("runs", nargs="?", default="runs", help="the folder of runs (default: ./runs)")
+    add_json_argument(made)
+    return made
+
+
+def summarize_runs(folder: Path) -> list[RunLine]:
+    """All runs of a folder, the newest report first, then those without one by name."""
+    lines = [summarize_run(run) for run in list_runs(folder)]
+    return sorted(lines, key=lambda line: (-(line.finished or 0.0), line.name))
+
+
+def summarize_run(run: Path) -> RunLine:
+    """One run. What of it cannot be read is said in `trouble`, so that the others are still listed."""
+    stored, troubles = _list_artifacts(run)
+    report = max((artifact for artifact in stored if artifact.stage == REPORT), key=lambda a: a.finished, default=None)
+    newest = max(stored, key=lambda artifact: artifact.finished, default=None)
+    state = "done" if report is not None and report == newest else "stopped"
+    state = "at work" if _is_at_work(run) else state
+    if state != "done" and newest is not None:
+        state += f" after {newest.stage}"
+    shown: dict[str, Any] = {}
+    if report is not None:
+        try:
+            shown = _read_report(report.path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            troubles.append(f"its report cannot be read ({type(error).__name__}); run it again with --from report")
+    return RunLine(
+        name=run.name,
+        state=state,
+        finished=None if report is None else report.finished,
+        seconds=math.fsum(artifact.seconds for artifact in stored),
+        size=measure_size(run)[1],
+        page=f"{run.name}/{PAGE}" if (run / PAGE).is_file() else "",
+        trouble="; ".join(troubles),
+        **shown,
+    )
+
+
+def _list_artifacts(run: Path) -> tuple[list[Stored], list[str]]:
+    """The stored artifacts of a run, and what cannot be read, one of a kind."""
+    stored, troubles = list[Stored](), list[str]()
+    for pattern in PLACES["artifacts"].patterns:
+        for path in list_paths(run, pattern):
+            try:
+                manifest = read_manifest(path)
+                times = float(manifest["finished"]), float(manifest["seconds"])
+            except (ArtifactError, KeyError, TypeError, ValueError) as error:
+                troubles.append(f"{path.parent.name}: {error}")
+                continue
+            stored.append(Stored(path, str(manifest["stage"]), *times))
+    return stored, [*dict.fromkeys(troubles)]
+
+
+def _is_at_work(run: Path) -> bool:
+    """Whether a process of this machine, or one of another machine, has the run's lock."""
+    try:
+        holder = json.loads((run / HOLDER).read_text(encoding="utf-8"))
+        pid, host = int(holder["pid"]), str(holder["host"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if host != platform.node():
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    """What a report says, as fields of `RunLine`.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: it cannot be read.
+    """
+    answers = json.loads((path / "answers.json").read_bytes())
+    page = json.loads((path / "report.json").read_bytes())
+    return {
+        "models": tuple(_read_models(answers["use"])),
+        "epsilons": tuple(dict.fromkeys(str(departure["epsilon"]) for departure in answers["left"])),
+        "settings": flatten_settings(json.loads(page["settings"])),
+    }
+
+
+def _read_models(choices: Iterable[Mapping[str, Any]]) -> Iterable[HospitalModel]:
+    """The model of each hospital."""
+    for choice in choices:
+        score = choice["score"]
+        if score is None:
+            yield HospitalModel(str(choice["site"]), str(choice["method"]))
+            continue
+        value = math.nan if score["value"] is None else float(score["value"])
+        places = str(score["measure"]), value, bool(score["assessable"])
+        yield HospitalModel(str(choice["site"]), str(choice["method"]), *places)
+
+
+def _to_json(line: RunLine) -> dict[str, Any]:
+    """A run as JSON, whose numbers are finite or null."""
+    facts = {**asdict(line), "mean": line.mean, "measure": line.measure}
+    facts["models"] = [{k: _or_null(v) for k, v in model.items()} for model in facts["models"]]
+    return {name: _or_null(value) for name, value in facts.items()}
+
+
+def _or_null(value: Any) -> Any:
+    """The value, or None in the place of a number that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _build_table(lines: Sequence[RunLine]) -> Table:
+    """The runs as a table of the terminal."""
+    table = Table(title="Runs, the newest first", title_justify="left")
+    for name in ("run", "state", "finished", "models in use", "score", "privacy loss ε", "time", "size"):
+        table.add_column(name, justify="right" if name in ("score", "time", "size") else "left")
+    for line in lines:
+        weak = "" if line.is_assessable else "*"
+        score = f"{line.measure} {format_number(line.mean)}{weak}" if line.measure else "–"
+        state = f"{line.state} ({line.trouble})" if line.trouble else line.state
+        costs = "; ".join(line.epsilons) or "–"
+        time, size = format_duration(line.seconds), format_size(line.size)
+        table.add_row(line.name, state, line.when, line.methods or "–", score, costs, time, size)
+    return table
+
+
+if __name__ == "__main__":
+    end_process(main)

@@ -1,0 +1,99 @@
+"""The page of all runs of a folder: what it says of runs that are done, at work, stopped and damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from evaluation.run_list import RunLine, find_differences, flatten_settings, render_run_list
+from pipelines.overview import INDEX, main, summarize_runs
+from pipelines.runs.stopping import RunLock
+from pipelines_settings import BASE
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def folder(finished_run, tmp_path: Path) -> Path:
+    """A folder with a finished run, and a copy of it under another name."""
+    done = finished_run({**BASE, "name": "first"}) / "runs" / "first"
+    for name in ("first", "second"):
+        shutil.copytree(done, tmp_path / "runs" / name)
+    return tmp_path / "runs"
+
+
+def test_a_finished_run_is_said_as_its_report_says_it(folder, capsys):
+    assert main([str(folder), "--json"]) == 0
+    lines = json.loads(capsys.readouterr().out)
+    assert [line["name"] for line in lines] == ["first", "second"] and {line["state"] for line in lines} == {"done"}
+    (answers,) = (json.loads(p.read_text()) for p in (folder / "first").glob("report/*/answers.json"))
+    for line in lines:
+        assert [(m["site"], m["method"]) for m in line["models"]] == [(u["site"], u["method"]) for u in answers["use"]]
+        values = [use["score"]["value"] for use in answers["use"]]
+        assert line["mean"] == pytest.approx(sum(values) / len(values)) and line["measure"] == "AUC"
+        assert line["epsilons"] == ["∞: no formal guarantee"] and line["trouble"] == ""
+        files = [path for path in (folder / line["name"]).rglob("*") if path.is_file()]
+        assert line["size"] == sum(path.stat().st_size for path in files) and line["seconds"] > 0
+        assert line["settings"]["name"] == "first" and (folder / line["page"]).is_file()
+    page = (folder / INDEX).read_text()
+    assert 'href="first/report.html"' in page and "These runs have the same settings." in page
+
+
+def test_runs_at_work_stopped_and_damaged_stand_beside_the_others(folder):
+    shutil.rmtree(folder / "second" / "report")
+    with RunLock(folder / "second"):
+        at_work = {line.name: line for line in summarize_runs(folder)}["second"]
+        assert at_work.state.startswith("at work after ") and at_work.finished is None
+    stopped = {line.name: line for line in summarize_runs(folder)}["second"]
+    assert stopped.state == at_work.state.replace("at work", "stopped")
+    assert (stopped.methods, stopped.settings, stopped.trouble) == ("", None, "")
+    (manifest,) = (folder / "second").glob("train/*/manifest.json")
+    manifest.write_text("{")
+    (answers,) = (folder / "first").glob("report/*/answers.json")
+    answers.write_text("{}")
+    lines = {line.name: line for line in summarize_runs(folder)}
+    assert "train: corrupt" in lines["second"].trouble
+    assert "its report cannot be read (KeyError); run it again with --from report" in lines["first"].trouble
+    assert lines["first"].state == "done", "the others are listed, and so is what can be read of this one"
+
+
+def test_a_lock_of_a_process_that_is_gone_is_no_work(folder):
+    shutil.rmtree(folder / "second" / "report")
+    with RunLock(folder / "second"):
+        (name,) = {path.name for path in (folder / "second").iterdir()} - {p.name for p in (folder / "first").iterdir()}
+        holder = json.loads((folder / "second" / name).read_text())
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    (folder / "second" / name).write_text(json.dumps({**holder, "pid": pid}))
+    assert {line.name: line.state for line in summarize_runs(folder)}["second"].startswith("stopped")
+
+
+def test_a_folder_that_is_none_is_a_wrong_command_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([str(tmp_path / "nowhere")])
+    assert caught.value.code == 2 and "nowhere is no folder" in capsys.readouterr().err
+    assert main([str(tmp_path)]) == 0
+    assert "No run is in this folder." in (tmp_path / INDEX).read_text()
+
+
+def line_of(name: str, text: str, finished: float = 1.0) -> RunLine:
+    settings = flatten_settings(yaml.safe_load(text))
+    return RunLine(name=name, state="done", finished=finished, seconds=1.0, size=1, settings=settings)
+
+
+def test_settings_that_differ_are_named_by_path_and_no_others():
+    first = line_of("a", f"name: a\nx: {{lr: 1, b: [1, 2]}}\nl: [{{k: 1}}, {{k: 2}}]\ny: {{}}\nz: {EVIL!r}")
+    second = line_of("b", f"name: b\nx: {{lr: 2, b: [1, 2]}}\nl: [{{k: 1}}, {{k: 3}}]\nw: null\nz: {EVIL!r}")
+    differing = {row.path: row.values for row in find_differences([first, second])}
+    assert differing == {"x.lr": ("1", "2"), "l.1.k": ("2", "3"), "y": ("{}", "–"), "w": ("–", "None")}
+    page = render_run_list([first, line_of("b", f"z: {EVIL + '2'!r}")], "runs", "2026-11-29")
+    assert EVIL not in page and "&lt;script&gt;alert(1)" in page
+    many = [line_of(f"r{k}", f"x: {k}", finished=k) for k in range(12)]
+    assert "the newest runs with a report" in render_run_list(many, "runs", "2026-11-29")
