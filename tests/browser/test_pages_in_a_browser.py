@@ -35,6 +35,10 @@ HIDDEN = """return [...document.querySelectorAll('tr[data-method]')]
 .filter((row) => row.dataset.method === arguments[0]).map((row) => row.hidden)"""
 
 
+COUNTED = """return [...document.querySelectorAll('table')]
+.map((table) => [table.tBodies[0].rows.length, table.querySelector('.sort') !== null])"""
+
+
 def build_page() -> records.RunPage:
     """Ten methods at two hospitals, with names that would do harm if they were not text."""
     rng = np.random.default_rng(0)
@@ -214,3 +218,20 @@ def test_the_page_is_no_wider_than_the_window(page, width):
         assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     finally:
         page.set_window_size(1280, 1000)
+
+
+def test_pages_of_a_real_run_say_no_error_and_each_table_can_be_sorted(browser, finished_run):
+    from pipelines_settings import BASE
+
+    run = finished_run({**BASE, "name": "browsed"}) / "runs" / "browsed"
+    for path in (run / "report.html", run / "sites" / "a" / "report.html"):
+        browser.get_log("browser")
+        browser.get(path.as_uri())
+        assert browser.get_log("browser") == []
+        browser.execute_script("for (const fold of document.querySelectorAll('details')) fold.open = true")
+        rows = browser.execute_script(COUNTED)
+        assert [has_buttons for _, has_buttons in rows] == [number > 1 for number, _ in rows]
+        assert sum(has_buttons for _, has_buttons in rows) > 2
+        for button in browser.find_elements("css selector", ".sort"):
+            browser.execute_script("arguments[0].click()", button)
+        assert browser.get_log("browser") == []

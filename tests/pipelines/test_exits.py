@@ -93,7 +93,12 @@ MISSING = {
     ],
     "a.txt/no": [["predict", "a.txt/no", "images", "--out", "out"], ["export", "a.txt/no", "--out", "out", "--onnx"]],
     "images": [["predict", "images", "images", "--out", "out"], ["export", "images", "--out", "out", "--onnx"]],
-    "no": [["deidentify", "no", "out", "--key", "a.txt"], ["ledger", "verify", "no"], ["clean", "no"], ["overview", "no"]],
+    "no": [
+        ["deidentify", "no", "out", "--key", "a.txt"],
+        ["ledger", "verify", "no"],
+        ["clean", "no"],
+        ["overview", "no"],
+    ],
 }
 """Path that is not there, or is a folder, or lies in a file -> commands that are given it."""
 CASES = [(path, command) for path, commands in MISSING.items() for command in commands]
