@@ -7,9 +7,11 @@ vectors T_NL are computed once a round and fixed. The gate stays at the site.
 
 Read so, where the slides leave it open: nearest is by Euclidean distance of prompts; pooling to d keeps every (D/d)th
 number, as the released code does; the cosine with T_MoE is of pooled vectors too, by the same 1 / tau; a site without
-an expert in a round, as in its first, trains the prompt alone and keeps its gate. The gate has a rate of its own
-(gate_lr; .01 in the released code, beside .002 of the prompt), and a head's scores are divided by the root of its width
-(the released code multiplies them by 10). `choice: nearest` has no effect in the released code, which draws at random.
+an expert in a round trains the prompt alone and keeps its gate. So does a site in the first round in which it takes
+part, however full the pool is: it has no P_i^{t-1} to be near to, and the released code gives it no experts either. The
+gate has a rate of its own (gate_lr; .01 in the released code, beside .002 of the prompt), and a head's scores are
+divided by the root of its width (the released code multiplies them by 10). `choice: nearest` has no effect in the
+released code, which draws at random.
 
 The slides' table with "epsilon = 50 and 25" names neither mechanism nor unit. Privately here, prompt and gate learn by
 clipped, noised gradients of patients as any network does; prompts of others are releases already.
