@@ -13,6 +13,7 @@ from evaluation.wording import format_number
 
 MOST_COMPARED = 8
 """Runs whose settings stand side by side: the newest ones."""
+AT_WORK = "at work"
 LONGEST = 120  # characters of a setting
 
 
@@ -30,10 +31,38 @@ class HospitalModel:
 
 
 @dataclass(frozen=True)
+class Training:
+    """How far a method's training is. round: the last whose validation loss is known, or that is merged if none is.
+    losses: mean validation losses by round, as far as they are known.
+    """
+
+    method: str
+    round: int
+    losses: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def newest(self) -> float:
+        """The loss of the newest round that has one; NaN without one."""
+        return self.losses[-1][1] if self.losses else math.nan
+
+    @property
+    def curve(self) -> str:
+        """The losses as points of a line within 120 x 20; empty if there are fewer than two."""
+        if len(self.losses) < 2:
+            return ""
+        (first, *_), values = self.losses[0], [loss for _, loss in self.losses]
+        last, low, high = self.losses[-1][0], min(values), max(values)
+        wide, tall = max(last - first, 1), (high - low) or 1.0
+        points = ((120 * (number - first) / wide, 20 * (high - loss) / tall) for number, loss in self.losses)
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+@dataclass(frozen=True)
 class RunLine:
     """A run. state: in words. finished: when its newest report was written, in seconds since 1970; None = never.
     seconds: of the stages that are stored. size: of its folder, in bytes. epsilons: what left cost a patient, in words,
     each kind once. settings: of its newest report, by path. page: the address of its page; empty if it has none.
+    trainings: of a run that is not done, how far they are. trouble: what of it cannot be read.
     """
 
     name: str
@@ -45,7 +74,13 @@ class RunLine:
     epsilons: tuple[str, ...] = ()
     settings: Mapping[str, str] | None = None
     page: str = ""
+    trainings: tuple[Training, ...] = ()
     trouble: str = ""
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a process works on it."""
+        return self.state.startswith(AT_WORK)
 
     @property
     def when(self) -> str:
@@ -112,8 +147,10 @@ def find_differences(lines: Sequence[RunLine]) -> tuple[Difference, ...]:
     return tuple(row for row in rows if len(set(row.values)) > 1)
 
 
-def render_run_list(lines: Sequence[RunLine], folder: str, date: str) -> str:
-    """The page. lines: the newest first. folder: the name of the folder of runs. date: of today, ISO."""
+def render_run_list(lines: Sequence[RunLine], folder: str, date: str, reload_s: int | None = None) -> str:
+    """The page. lines: the newest first. folder: the name of the folder of runs. date: of today, ISO. reload_s: after
+    how many seconds a browser reads the page again; None = it does not.
+    """
     compared = [line for line in lines if line.settings is not None][:MOST_COMPARED]
     return render_template(
         "runs.html",
@@ -122,4 +159,6 @@ def render_run_list(lines: Sequence[RunLine], folder: str, date: str) -> str:
         date=date,
         compared=compared,
         differences=find_differences(compared) if len(compared) > 1 else (),
+        unfinished=[line for line in lines if line.trainings],
+        reload_s=reload_s,
     )

@@ -2,8 +2,9 @@
 
     python -m pipelines.overview             ./runs, as a table here and as runs/index.html
     python -m pipelines.overview RUNS --json the same as JSON
+    python -m pipelines.overview --watch 10  every 10 seconds again, until no run is at work; an open page follows
 
-Nothing but the page is written. A run at work is listed as far as it is.
+Nothing but the page is written. A run at work is listed as far as it is, with its losses by round.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -23,7 +25,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from evaluation.run_list import HospitalModel, RunLine, flatten_settings, render_run_list
+from evaluation.run_list import AT_WORK, HospitalModel, RunLine, Training, flatten_settings, render_run_list
 from evaluation.wording import format_duration, format_number, format_size
 from pipelines.loader.command_line import add_json_argument, command_parser
 from pipelines.runs.exits import Exit, end_process
@@ -32,10 +34,11 @@ from pipelines.runs.listing import list_paths
 from pipelines.runs.stopping import HOLDER
 from pipelines.runs.store import ArtifactError, read_manifest
 from privacy.durable import write_whole
+from privacy.message import as_mapping, glance_at_facts, whole_of
 
 PROG = "python -m pipelines.overview"
 INDEX = "index.html"
-REPORT = "report"
+REPORT, STATE = "report", "state"
 
 
 class Stored(NamedTuple):
@@ -54,15 +57,21 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     folder, console = Path(options.runs), Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     if not folder.is_dir():
         line.error(f"{folder} is no folder; give the folder of runs (default: ./runs)")
-    lines = summarize_runs(folder)
-    if options.json:
-        console.print_json(json.dumps([_to_json(run) for run in lines]))
-    else:
-        console.print(_build_table(lines))
+    if options.watch is not None and options.watch < 1:
+        line.error(f"--watch: {options.watch} s, allowed is 1 or more")
     os.umask(0o077)
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    write_whole(folder / INDEX, render_run_list(lines, folder.resolve().name, date).encode())
-    if not options.json:
+    while True:
+        runs = summarize_runs(folder)
+        follows = options.watch if any(run.is_at_work for run in runs) else None
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        write_whole(folder / INDEX, render_run_list(runs, folder.resolve().name, date, follows).encode())
+        if follows is None:
+            break
+        time.sleep(follows)
+    if options.json:
+        console.print_json(json.dumps([_to_json(run) for run in runs]))
+    else:
+        console.print(_build_table(runs))
         console.print(f"as a page: {folder / INDEX}")
     return int(Exit.OK)
 
@@ -71,14 +80,15 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
     made = command_parser(prog, __doc__)
     made.add_argument("runs", nargs="?", default="runs", help="the folder of runs (default: ./runs)")
+    made.add_argument("--watch", type=int, metavar="SECONDS", help="write the page again and again while a run works")
     add_json_argument(made)
     return made
 
 
 def summarize_runs(folder: Path) -> list[RunLine]:
-    """All runs of a folder, the newest report first, then those without one by name."""
+    """All runs of a folder: those at work, then the newest report first, then those without one by name."""
     lines = [summarize_run(run) for run in list_runs(folder)]
-    return sorted(lines, key=lambda line: (-(line.finished or 0.0), line.name))
+    return sorted(lines, key=lambda line: (not line.is_at_work, -(line.finished or 0.0), line.name))
 
 
 def summarize_run(run: Path) -> RunLine:
@@ -87,7 +97,7 @@ def summarize_run(run: Path) -> RunLine:
     report = max((artifact for artifact in stored if artifact.stage == REPORT), key=lambda a: a.finished, default=None)
     newest = max(stored, key=lambda artifact: artifact.finished, default=None)
     state = "done" if report is not None and report == newest else "stopped"
-    state = "at work" if _is_at_work(run) else state
+    state = AT_WORK if _is_at_work(run) else state
     if state != "done" and newest is not None:
         state += f" after {newest.stage}"
     shown: dict[str, Any] = {}
@@ -103,6 +113,7 @@ def summarize_run(run: Path) -> RunLine:
         seconds=math.fsum(artifact.seconds for artifact in stored),
         size=measure_size(run)[1],
         page=f"{run.name}/{PAGE}" if (run / PAGE).is_file() else "",
+        trainings=() if state == "done" else tuple(_list_trainings(run)),
         trouble="; ".join(troubles),
         **shown,
     )
@@ -121,6 +132,20 @@ def _list_artifacts(run: Path) -> tuple[list[Stored], list[str]]:
                 continue
             stored.append(Stored(path, str(manifest["stage"]), *times))
     return stored, [*dict.fromkeys(troubles)]
+
+
+def _list_trainings(run: Path) -> Iterable[Training]:
+    """How far each training is, by the coordinator's files; one that cannot be read now is left out."""
+    for path in list_paths(run, f"federation/*/{STATE}"):
+        try:
+            facts = glance_at_facts(path)
+            totals = as_mapping(facts["totals"])
+            losses = {int(number): loss for number, loss in totals.items() if isinstance(loss, int | float)}
+            name = path.parent.name.rpartition("-")[0]
+            newest = max(losses, default=whole_of(facts, "round"))  # the last message of all counts as a round, too
+            yield Training(name, newest, tuple((n, float(losses[n])) for n in sorted(losses)))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
 
 
 def _is_at_work(run: Path) -> bool:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Params: TypeAlias = "Mapping[str, Tensor]"
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
+CHECKSUM = 32  # bytes of a sha256, before the parts of a sealed file
 FACTS = "facts"  # the one key of the safetensors metadata block
 SYSTEM = re.compile(r"\(os error (\d+)\)")  # how Rust, in which safetensors is written, prints a system's error
 
@@ -152,13 +153,35 @@ def from_bytes(data: bytes) -> Message:
     try:
         tensors = load(data)
         (length,) = struct.unpack("<Q", data[:8])
-        header = json.loads(data[8 : 8 + length])
-        facts = json.loads(header["__metadata__"][FACTS], parse_constant=_refuse_constant, parse_float=_parse_finite)
-        if not isinstance(facts, dict):
-            raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
-        return Message(tensors, facts)
+        return Message(tensors, _read_header_facts(data[8 : 8 + length]))
     except (SafetensorError, struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Malformed(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from error
+
+
+def _read_header_facts(header: bytes) -> dict[str, Json]:
+    """The facts in the header of a safetensors file. Raises: ValueError, KeyError, TypeError: there are none."""
+    text = json.loads(header)["__metadata__"][FACTS]
+    facts = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
+    if not isinstance(facts, dict):
+        raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
+    return facts
+
+
+def glance_at_facts(path: Path) -> dict[str, Json]:
+    """The facts of a file of `seal_parts(to_bytes(...))`, without its tensors and without a look at its checksum: for
+    displays alone.
+
+    Raises:
+        Malformed: there are no facts.
+        OSError: reading failed.
+    """
+    with path.open("rb") as file:
+        file.seek(CHECKSUM)
+        try:
+            (length,) = struct.unpack("<Q", file.read(8))
+            return _read_header_facts(file.read(min(length, path.stat().st_size)))
+        except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Malformed(f"{path.name} has no facts: {type(error).__name__}: {error}") from error
 
 
 def to_file(message: Message, path: Path) -> str:
@@ -240,7 +263,7 @@ def unseal_parts(data: bytes) -> bytes:
     Raises:
         Malformed: the checksum does not match.
     """
-    body = data[32:]
-    if hashlib.sha256(body).digest() != data[:32]:
+    body = data[CHECKSUM:]
+    if hashlib.sha256(body).digest() != data[:CHECKSUM]:
         raise Malformed(f"{len(data)} bytes do not match their checksum: the file is damaged")
     return body

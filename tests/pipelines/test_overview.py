@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from evaluation.run_list import RunLine, find_differences, flatten_settings, render_run_list
+from evaluation.run_list import RunLine, Training, find_differences, flatten_settings, render_run_list
 from pipelines.overview import INDEX, main, summarize_runs
 from pipelines.runs.stopping import RunLock
 from pipelines_settings import BASE
+from privacy.message import from_bytes, glance_at_facts, unseal_parts
 
 EVIL = "<script>alert(1)</script>"
 
@@ -60,6 +63,44 @@ def test_runs_at_work_stopped_and_damaged_stand_beside_the_others(folder):
     assert "train: corrupt" in lines["second"].trouble
     assert "its report cannot be read (KeyError); run it again with --from report" in lines["first"].trouble
     assert lines["first"].state == "done", "the others are listed, and so is what can be read of this one"
+
+
+def test_a_run_at_work_shows_how_far_its_trainings_are_and_the_page_is_read_again(folder, monkeypatch):
+    shutil.rmtree(folder / "second" / "report")
+    expected = {}
+    for path in (folder / "second" / "federation").glob("*/state"):
+        facts = from_bytes(unseal_parts(path.read_bytes())).facts
+        losses = {int(number): loss for number, loss in facts["totals"].items() if loss is not None}
+        expected[path.parent.name.rpartition("-")[0]] = (max(losses), tuple(sorted(losses.items())))
+    assert expected and glance_at_facts(path) == facts
+    lines = {line.name: line for line in summarize_runs(folder)}
+    assert {t.method: (t.round, t.losses) for t in lines["second"].trainings} == expected
+    assert lines["first"].trainings == (), "a finished run's page has them"
+    lock, pauses = RunLock(folder / "second"), list[float]()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        assert f'<meta http-equiv="refresh" content="{seconds}">' in (folder / INDEX).read_text()
+        if len(pauses) == 2:
+            lock.__exit__(None, None, None)
+
+    monkeypatch.setattr("pipelines.overview.time.sleep", pause)
+    lock.__enter__()
+    assert main([str(folder), "--watch", "7", "--json"]) == 0 and pauses == [7, 7]
+    page = (folder / INDEX).read_text()
+    assert "refresh" not in page.partition("<script>")[0] and "second: stopped after" in page
+    path.write_bytes(path.read_bytes()[:50])  # it is being replaced, or the disk is damaged
+    assert len({line.name: line for line in summarize_runs(folder)}["second"].trainings) == len(expected) - 1
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=20))
+def test_a_curve_lies_within_its_picture_and_falls_where_losses_fall(losses):
+    training = Training("m", len(losses), tuple(enumerate(losses, 1)))
+    points = [tuple(map(float, point.split(","))) for point in training.curve.split()]
+    assert all(0 <= x <= 120 and 0 <= y <= 20 for x, y in points)
+    for (_, before), (_, after), low, high in zip(points, points[1:], losses, losses[1:], strict=False):
+        assert after >= before - 1e-9 if high <= low else after <= before + 1e-9
+    assert Training("m", 1, ((1, 0.5),)).curve == ""
 
 
 def test_a_lock_of_a_process_that_is_gone_is_no_work(folder):
