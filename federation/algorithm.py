@@ -15,7 +15,9 @@ from torch import nn
 
 from federation.descent import Site, Work
 from federation.task import Task
+from federation.torchio_views import Spacing, find_view_problems
 from privacy.message import Call, Message, Params
+from privacy.settings_error import Problem
 
 State: TypeAlias = Message
 Memory: TypeAlias = Message
@@ -107,6 +109,42 @@ def find_class_needs(algorithm: Algorithm, task: Task) -> list[str]:
         return []
     what = "a number" if task.kind == "regression" else "several findings"
     return [f"{algorithm.name} needs classes, and the task is {what}: {why}; leave this method out"]
+
+
+def find_work_problems(algorithm: Algorithm, task: Task, work: Work, spacing: Spacing | None = None) -> list[Problem]:
+    """Settings of local work that would have no meaning for this task, or no effect in this method.
+
+    A method that learns by no loss of the task says by an attribute `without_loss` how it learns; one that takes no
+    batches, by `without_batches`, what it takes. spacing: of images; None = not known.
+    """
+
+    def refused(name: str, what: str, why: str) -> Problem:
+        remedy = f"give it work of its own, as in method_work: {{{algorithm.name}: {{{name}: 0}}}}"
+        return Problem((name,), f"{getattr(work, name):g} {what}, and {algorithm.name} has none: {why}; {remedy}")
+
+    problems: list[Problem] = []
+    if work.label_smoothing and task.smoothing_refusal:
+        problems.append(Problem(("label_smoothing",), f"{work.label_smoothing:g}, and {task.smoothing_refusal}"))
+    elif work.label_smoothing and (why := without_loss(algorithm)):
+        problems.append(refused("label_smoothing", "smooths losses", why))
+    if not without_batches(algorithm):  # else nobody draws views
+        if work.augment != "none" and len(task.inputs) < 3:
+            text = f"{work.augment} is for images, not for features; examples are {list(task.inputs)}; say none"
+            problems.append(Problem(("augment",), text))
+        problems += [each.within("torchio") for each in find_view_problems(work.torchio, task.inputs, spacing)]
+    return problems
+
+
+def without_loss(algorithm: Algorithm) -> str:
+    """How a method learns that learns by no loss of the task; empty for all others."""
+    why: str = getattr(algorithm, "without_loss", "")
+    return why
+
+
+def without_batches(algorithm: Algorithm) -> str:
+    """What a method takes that takes no batches of training examples; empty for all others."""
+    why: str = getattr(algorithm, "without_batches", "") or without_loss(algorithm)
+    return why
 
 
 def recipient_of(algorithm: Algorithm) -> Recipient:

@@ -57,6 +57,7 @@ class Alone:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     rounds: ClassVar[int] = 1
+    without_loss: ClassVar = "it solves for its machine from all training rows"
 
     name: Literal["local_ridge", "local_svm"] = "local_ridge"
 

@@ -23,6 +23,7 @@ class AsBegun:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     one_model: ClassVar = True
     rounds: ClassVar[int] = 1
+    without_loss: ClassVar = "nothing is trained"
 
     name: Literal["as_begun"] = "as_begun"
 

@@ -18,6 +18,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from federation.task import Task
+from federation.torchio_views import AnyView
 from federation.transforms import Transform
 from privacy.dp.access import Draw, Objective, Questions, Sample, Split
 from privacy.dp.moments import Embed, Moments
@@ -75,10 +76,12 @@ class Work:
     epochs or steps: exactly one of them. keep_optimizer: whether a site keeps its optimizer state between rounds.
     balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps or
     with random smooth deformations (elastic). transform: a registered function that gives a view of one training
-    example, before `augment`. rate: how the learning rate changes over rounds. clip_norm: the largest norm of a step's
-    gradient, with what a method adds to it; null = any. decay_on: what weight decay is for, all parameters or only
-    those of two or more axes, without biases and norms. randomize: strength of the additional random disturbance of
-    images, 1 = as in `federation.randomization`. precision, channels_last: settings of passes through a network, see
+    example, before `augment`. torchio: random transforms of TorchIO (`federation.torchio_views`), in this order, after
+    `transform` and before `augment`. rate: how the learning rate changes over rounds. clip_norm: the largest norm of a
+    step's gradient, with what a method adds to it; null = any. label_smoothing: s in (1 - s) CE + s (the mean over
+    classes of -log p), in training losses alone. decay_on: what weight decay is for, all parameters or only those of
+    two or more axes, without biases and norms. randomize: strength of the additional random disturbance of images, 1 =
+    as in `federation.randomization`. precision, channels_last: settings of passes through a network, see
     `privacy.dp.passes`; not in private training.
     """
 
@@ -95,12 +98,14 @@ class Work:
     balance: bool = False
     augment: Literal["none", "flip", "affine", "elastic"] = "none"
     transform: Transform | None = None
+    torchio: tuple[AnyView, ...] = ()
     randomize: float = 0.0
     precision: Precision = "float32"
     channels_last: bool = False
     rate: Rate = Rate()
     clip_norm: float | None = None
     decay_on: Literal["all", "weights"] = "all"
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         problems = unmet(
@@ -110,6 +115,7 @@ class Work:
             batch=(self.batch >= 1, ">= 1"),
             weight_decay=(self.weight_decay >= 0, ">= 0"),
             momentum=(0 <= self.momentum < 1, "in [0, 1)"),
+            label_smoothing=(0 <= self.label_smoothing < 1, "in [0, 1)"),
             randomize=(0 <= self.randomize <= 3, "in [0, 3]"),
             epochs=(self.epochs is None or self.epochs >= 1, ">= 1"),
             steps=(self.steps is None or self.steps >= 1, ">= 1"),
@@ -155,12 +161,19 @@ class Descent(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """One site during one request, as a method sees it. The site, never the method, selects patients."""
+    """One site during one request, as a method sees it. The site, never the method, selects patients.
+
+    task: with the label smoothing of the work, so that every method's training losses have it.
+    """
 
     name: str
     task: Task
     work: Work
     access: Questions
+
+    def __post_init__(self) -> None:
+        if self.task.smoothing != self.work.label_smoothing:
+            object.__setattr__(self, "task", replace(self.task, smoothing=self.work.label_smoothing))
 
     def size(self, split: Split = "train") -> int:
         """Number of examples in a split."""

@@ -43,6 +43,7 @@ class FedSGD:
     one_model: ClassVar = True
     summable: ClassVar = True
     shares_noise: ClassVar = True
+    without_batches: ClassVar = "each step takes all training examples"
 
     name: Literal["fedsgd"] = "fedsgd"
     rounds: int = 30

@@ -58,7 +58,7 @@ def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
         if not isinstance(output, Output) or batch.y is None:
             raise TypeError(f"a network returns Output and training needs labels, found {type(output).__name__}")
         # A wrapper around several networks has no maps, which a model's own loss may need.
-        return site.task.comparable_loss(output, batch.y) if output.maps is None else site.task.losses(output, batch.y)
+        return site.task.mapless_losses(output, batch.y) if output.maps is None else site.task.losses(output, batch.y)
 
     site.descend(
         tuned,

@@ -7,7 +7,7 @@ unknown, in one whole number (`federation.findings`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import torch
@@ -70,9 +70,10 @@ class Task:
     begun: initial parameters of a new network; parameters that are not in it are drawn at random, all if it is None.
     frozen: tensors that networks use and neither train nor send, as the text transformer of `federation.models.clip`.
     ordered: whether each class is more than the one before it, as grades are; then losses know the order.
+    smoothing: of labels in training losses (`smoothing_term`), never in those of validation. A `Site` sets it.
 
     Raises:
-        ValueError: the model is for another kind of task, or the order is of something else than classes.
+        ValueError: the model is for another kind of task, or something else than classes has an order or is smoothed.
     """
 
     model: Model
@@ -82,6 +83,7 @@ class Task:
     begun: Params | None = field(default=None, compare=False, repr=False)
     frozen: Params | None = field(default=None, compare=False, repr=False)
     ordered: bool = False
+    smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         model_kind: Kind = getattr(self.model, "kind", "classification")
@@ -102,6 +104,25 @@ class Task:
             raise ValueError(f"the model {what} is for {model_kind}, the task is {self.kind}: choose another of them")
         if self.ordered and self.kind != "classification":
             raise ValueError(f"only classes are ordered, and the task is {self.kind}: leave ordered out")
+        if self.smoothing and self.smoothing_refusal:
+            raise ValueError(self.smoothing_refusal)
+
+    @property
+    def smoothing_refusal(self) -> str:
+        """Why labels of this task cannot be smoothed; empty if they can."""
+        if self.kind in ("regression", "findings"):
+            what = "a number" if self.kind == "regression" else "several findings, each for itself"
+            return f"label smoothing spreads a label over classes, and the task is {what}: say label_smoothing: 0"
+        if self.ordered:
+            return (
+                "label smoothing takes all wrong classes for equally wrong, and grades are ordered: say "
+                "label_smoothing: 0, or leave ordered out"
+            )
+        return ""
+
+    def drop_smoothing(self) -> Task:
+        """The same task, with training losses without label smoothing, for patients that are not trained on."""
+        return replace(self, smoothing=0.0) if self.smoothing else self
 
     @property
     def spatial(self) -> tuple[int, ...]:
@@ -121,29 +142,37 @@ class Task:
 
     def objective(self, forward: Forward, batch: Batch) -> Tensor:
         """The training loss for each example (b,)."""
-        output = forward(batch.x)
-        if not isinstance(output, Output) or batch.y is None:
-            raise TypeError(f"a network returns Output and training needs labels, found {type(output).__name__}")
-        return self.losses(output, batch.y)
+        return self.losses(*_read_labelled(forward, batch))
+
+    def mapless_objective(self, forward: Forward, batch: Batch) -> Tensor:
+        """The training loss of each example (b,) by `mapless_losses`."""
+        return self.mapless_losses(*_read_labelled(forward, batch))
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
         """The model's own loss of each example (b,). Of ordered classes `ranked_probability_loss` takes its place where
         it is `label_loss`, as an attribute `numbers` tells, and is added to a loss of another kind. Of several findings
-        `findings_loss`.
+        `findings_loss`. With label smoothing the cross-entropy of the output in it is smoothed.
         """
         if self.kind == "findings":
             return findings_loss(output.logits, y)
         if not self.ordered:
-            return self.model.losses(output, y)
+            return self._smooth_losses(self.model.losses(output, y), output, y)
         ranked = ranked_probability_loss(output.logits, y)
         return ranked if getattr(self.model, "numbers", False) is True else ranked + self.model.losses(output, y)
 
+    def mapless_losses(self, output: Output, y: Tensor) -> Tensor:
+        """The training loss of each example (b,) where there are no maps, as of two networks side by side:
+        `comparable_loss`, with label smoothing.
+        """
+        return self._smooth_losses(self.comparable_loss(output, y), output, y)
+
+    def _smooth_losses(self, losses: Tensor, output: Output, y: Tensor) -> Tensor:
+        """Losses (b,) with a cross-entropy in them, with smoothed labels."""
+        return losses + self.smoothing * smoothing_term(output, y) if self.smoothing else losses
+
     def validation(self, forward: Forward, batch: Batch) -> Tensor:
         """Loss of each example (b,) by `comparable_loss`: the same for all methods."""
-        output = forward(batch.x)
-        if not isinstance(output, Output) or batch.y is None:
-            raise TypeError(f"a network returns Output and validation needs labels, found {type(output).__name__}")
-        return self.comparable_loss(output, batch.y)
+        return self.comparable_loss(*_read_labelled(forward, batch))
 
     def comparable_loss(self, output: Output, y: Tensor) -> Tensor:
         """The loss of each example (b,) that depends on no model's settings and needs no maps: `label_loss`, of ordered
@@ -180,6 +209,14 @@ class Task:
             return torch.cat([predict(part) for part in torch.split(x, chunk)])
 
 
+def _read_labelled(forward: Forward, batch: Batch) -> tuple[Output, Tensor]:
+    """The output for a batch, and its labels. Raises: TypeError: it is no `Output`, or there are no labels."""
+    output = forward(batch.x)
+    if not isinstance(output, Output) or batch.y is None:
+        raise TypeError(f"a network returns Output and a loss needs labels, found {type(output).__name__}")
+    return output, batch.y
+
+
 def is_segmenting(module: nn.Module) -> bool:
     """Whether an unwrapped network predicts a class per pixel."""
     return getattr(module, "kind", "classification") == "segmentation"
@@ -211,6 +248,17 @@ def cross_entropy(output: Output, y: Tensor) -> Tensor:
     """Cross-entropy of the logits, per example (b,): its mean over pixels if y has any, (b, *spatial)."""
     losses = functional.cross_entropy(output.logits, y, reduction="none")
     return losses.flatten(1).mean(dim=1) if losses.dim() > 1 else losses
+
+
+def smoothing_term(output: Output, y: Tensor) -> Tensor:
+    """What label smoothing adds to a cross-entropy for each unit of it, (b,): the mean over classes of -log p, minus
+    -log p of the label. Of masks y (b, *spatial) it is the mean over pixels.
+
+    CE + s (mean over classes of -log p - CE) = (1 - s) CE + s (mean over classes of -log p): Szegedy, Vanhoucke, Ioffe,
+    Shlens, Wojna: Rethinking the Inception architecture for computer vision, CVPR 2016, section 7, with uniform u(k).
+    """
+    uniform = -output.logits.log_softmax(dim=1).mean(dim=1)
+    return (uniform.flatten(1).mean(dim=1) if uniform.dim() > 1 else uniform) - cross_entropy(output, y)
 
 
 def ranked_probability_loss(logits: Tensor, y: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Random views of training examples by a function of the user, such as a transform of MONAI or TorchIO.
+"""Random views of training examples by a function of one example: of the user, such as a transform of MONAI, or of
+`federation.torchio_views`, which settings declare.
 
 Settings are sent as JSON and code is never sent, so settings name a function that the process has registered, and the
 digest of its code. It is called for one example at a time, in training draws only: never for validation or test
@@ -83,17 +84,18 @@ def find_function(how: Transform) -> Function:
     return _FUNCTIONS[how.function, how.code]
 
 
-def build_views(how: Transform, after: Augment | None = None) -> Augment:
+def build_views(how: Transform | Function, after: Augment | None = None) -> Augment:
     """A function that gives views of a mini-batch: of each row by the transform, then of all rows by `after`.
 
-    Each view has its own seed, which is drawn from the generator: in plain training that follows from the run's seed,
-    the hospital and the round, in private training from the operating system.
+    how: a registered function, or a function of ours, which draws as a registered one may. Each view has its own seed,
+    which is drawn from the generator: in plain training that follows from the run's seed, the hospital and the round,
+    in private training from the operating system.
 
     Raises:
         ValueError: it is not registered here; or, when it is called, it fails, or gives another shape or a value that
             is not finite.
     """
-    function = find_function(how)
+    function = find_function(how) if isinstance(how, Transform) else how
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         seeds = torch.randint(2**62, (len(x),), generator=generator).tolist()

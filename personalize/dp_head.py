@@ -60,6 +60,7 @@ class DpHead:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     needs_classes: ClassVar = "its steps are for the bounded slope of cross-entropy"
+    without_batches: ClassVar = "each step takes all training examples"
 
     name: Literal["dp_head"] = "dp_head"
     rounds: int = 1

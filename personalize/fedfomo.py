@@ -119,7 +119,7 @@ class FedFomo:
         names = list(trainable_parameters(module))
 
         def loss(params: Params) -> float:
-            return site.measure(loaded(module, params), site.task.objective, "validation")
+            return site.measure(loaded(module, params), site.task.drop_smoothing().objective, "validation")
 
         reference, weights = loss(before), dict[str, float]()
         for name, params in sorted(candidates.items()):

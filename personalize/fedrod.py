@@ -120,7 +120,7 @@ class Apart(nn.Module):
 
 
 def two_head_losses(task: Task, prior: Tensor) -> Objective:
-    """Balanced loss of the generic head plus the task's validation loss of the personal head. prior: gamma log pi
+    """Balanced loss of the generic head plus the task's loss without maps of the personal head. prior: gamma log pi
     (classes,).
     """
     prior = prior.view(-1, *[1] * len(task.spatial))
@@ -131,6 +131,6 @@ def two_head_losses(task: Task, prior: Tensor) -> Objective:
             raise TypeError(f"fedrod trains two heads on labels, found {type(outputs).__name__}")
         output = outputs.generic
         adjusted = output._replace(logits=output.logits + prior.to(output.logits.dtype))
-        return task.losses(adjusted, batch.y) + task.comparable_loss(output._replace(logits=outputs.personal), batch.y)
+        return task.losses(adjusted, batch.y) + task.mapless_losses(output._replace(logits=outputs.personal), batch.y)
 
     return objective

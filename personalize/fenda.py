@@ -85,10 +85,10 @@ def is_shared(name: str) -> bool:
 
 
 def objective(task: Task) -> Objective:
-    """The model's own loss; that of validation if that needs activation maps, which two extractors side by side do not
+    """The model's own loss; one without maps if that needs activation maps, which two extractors side by side do not
     have.
     """
-    return task.validation if isinstance(task.model, Cam) else task.objective
+    return task.mapless_objective if isinstance(task.model, Cam) else task.objective
 
 
 class Parallel(nn.Module):

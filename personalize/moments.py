@@ -68,6 +68,7 @@ class Moments:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     rounds: ClassVar[int] = 1
     needs_classes: ClassVar = "it solves for a head by sums over classes"
+    without_loss: ClassVar = "it solves for a head by sums over classes"
 
     name: Literal["moments"] = "moments"
     others_gram: float = 1.0

@@ -52,6 +52,7 @@ class ZeroShot:
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
     rounds: ClassVar[int] = 1
+    without_loss: ClassVar = "nothing is trained"
     needs_classes: ClassVar = "it compares pictures with the words for classes"
 
     name: Literal["zero_shot"] = "zero_shot"

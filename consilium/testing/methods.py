@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -24,7 +24,9 @@ from consilium.testing.runs import (
     run_watched,
     train_case,
 )
+from federation.algorithm import find_work_problems
 from federation.conversation import load_newest_memory
+from federation.descent import Work
 from federation.engine import InProcess
 from federation.outcome import Outcome
 from federation.participant import CHECKPOINTS, Checkpoint, load_checkpoint
@@ -169,6 +171,28 @@ def kept_as_promised(outcome: Outcome, hospital_by_name: Mapping[str, testbed.Ho
         hold(name in outcome.losses, f"no loss of site {name} is known")
 
 
+def smoothed_labels_change_what_is_learnt_or_are_refused(case: Case) -> None:
+    """Label smoothing reaches each training loss and no validation loss; a method without a loss says so."""
+    changes_what_is_learnt_or_is_refused(case, replace(case.work, label_smoothing=0.4))
+
+
+def changes_what_is_learnt_or_is_refused(case: Case, work: Work) -> None:
+    """Hold that other work changes every hospital's model, or that the method refuses it and it changes none; and that
+    it changes no validation loss of the network with which all begin.
+    """
+    plain, changed = run_undisturbed(case), case._replace(work=work)
+    hospitals = make_hospitals(changed)
+    outcome = train_case(changed, hospitals)
+    refusals = find_work_problems(case.algorithm, case.ground.task, work)
+    before, after = newest_models(plain.crew), newest_models(hospitals)
+    for site in after:
+        same = testbed.are_equal(before[site], after[site])
+        hold(not same or bool(refusals), f"site {site} learns the same, and the method does not refuse the work")
+        hold(same or not refusals, f"site {site} learns something else, and the method refuses it: {refusals[:1]}")
+        losses = [run.losses[site].get("0") for run in (plain.outcome, outcome)]
+        hold(losses[0] == losses[1], f"validation losses of the common start at site {site} are {losses}")
+
+
 LAWS: tuple[Law, ...] = (
     neither_the_wire_nor_the_order_of_sites_changes_anything,
     a_resumed_run_is_the_uninterrupted_one,
@@ -179,5 +203,6 @@ LAWS: tuple[Law, ...] = (
     the_coordinator_knows_how_many_bytes_each_site_was_sent,
     states_are_messages_and_models_fit_the_network,
     every_checkpoint_is_there_although_replies_were_lost,
+    smoothed_labels_change_what_is_learnt_or_are_refused,
 )
 """Of methods on a ground that they accept."""

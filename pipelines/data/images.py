@@ -208,3 +208,10 @@ AnyImages: TypeAlias = Annotated[Slices | Volumes | Pictures | Features | Tensor
 
 
 IMAGES: TypeAdapter[Slices | Volumes | Pictures | Features | Tensors] = TypeAdapter(AnyImages)
+
+
+def pixel_spacing(images: AnyImages) -> tuple[float, float, float]:
+    """mm from pixel to pixel, from row to row and from slice to slice; 1 where images have no unit."""
+    if isinstance(images, Slices):
+        return images.spacing_mm, images.spacing_mm, 1.0
+    return (images.spacing_mm, images.spacing_mm, images.depth_mm) if isinstance(images, Volumes) else (1.0, 1.0, 1.0)

@@ -150,7 +150,8 @@ def _attack_image(
     hospital: Hospital, start: Opening, module: nn.Module, rows: Rows, place: int, settings: Inversion, pixels: Pixels
 ) -> dict[str, Tensor]:
     """What is drawn of one image, by attack."""
-    task, x, y = start.task, rows.x[place], rows.y[place]
+    x, y = rows.x[place], rows.y[place]
+    task = replace(start.task, smoothing=start.work.label_smoothing)  # the loss of the gradients that training shows
     shape = tuple(x.shape)
     ways: dict[str, Protection | None] = {PLAIN: None}
     ways |= {} if start.protection is None else {PROTECTED: start.protection}

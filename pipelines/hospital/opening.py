@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from federation.algorithm import Recipient, recipient_of, sends_gradient_sums
+from federation.algorithm import Recipient, find_work_problems, recipient_of, sends_gradient_sums
 from federation.conversation import load_memory, load_newest_intact_memory
 from federation.descent import Rate, Work
 from federation.models.clip import Clip
@@ -106,7 +106,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
             )
             raise ValueError(text)
         rounds = whole_of(facts, "rounds", 0)
-        problems = find_size_problems(algorithm, task, work)
+        problems = [*find_size_problems(algorithm, task, work), *map(str, find_work_problems(algorithm, task, work))]
         if kind == "findings" and work.balance:
             problems.append("it balances classes, and findings have none")
         problems += _find_privacy_problems(protection, algorithm, work, is_hidden=facts.get("secure_sum") is True)

@@ -19,9 +19,10 @@ from federation.participant import answer_training_call, prune_models
 from federation.randomization import build_disturbance
 from federation.randomness import derive_seed, use_seed
 from federation.summing import KEY, Unsummable, hide_reply
+from federation.torchio_views import build_torchio_function
 from federation.transforms import build_views
 from pipelines.data.cohort import Cohort
-from pipelines.data.images import IMAGES
+from pipelines.data.images import IMAGES, pixel_spacing
 from pipelines.data.stored import count_synthetic
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.channels import LOOKED, release_moments
@@ -315,6 +316,9 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
     if start.work.randomize:
         scale = default_scale(IMAGES.validate_python(cohort.recipe["images"]))
         augment = build_disturbance(start.work.randomize, scale.low, scale.high, before=augment)
+    if start.work.torchio:
+        spacing, flat = pixel_spacing(IMAGES.validate_python(cohort.recipe["images"])), rows["train"].x.dim() == 4
+        augment = build_views(build_torchio_function(start.work.torchio, flat=flat, spacing=spacing), after=augment)
     if start.work.transform is not None:
         augment = build_views(start.work.transform, after=augment)
     if start.protection is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from federation.algorithm import find_class_needs
+from federation.algorithm import find_class_needs, find_work_problems
 from federation.descent import Work
 from federation.models.monai import Unmade
 from federation.models.own import Own
@@ -15,6 +15,7 @@ from federation.task import Task
 from federation.verdict import find_reply_problem
 from personalize import AnyAlgorithm
 from personalize.prompts import no_prompt
+from pipelines.data.images import pixel_spacing
 from pipelines.settings.foreign import describe_foreign_failure
 from pipelines.settings.recipients import list_needed_recipients
 from pipelines.settings.run_settings import RunSettings, build_network, is_buildable, list_works, try_network
@@ -37,13 +38,8 @@ def problems(run: RunSettings) -> list[Problem]:
         if method.name == "fedfomo" and run.split.validation == 0:
             text = "fedfomo weighs models by validation patients, and split.validation is 0; give validation patients, "
             found_problems.append(Problem(("train", "methods", label), f"{text}or choose another method"))
-    for _, _, work in list_works(run):
-        if work.augment != "none" and run.images.kind == "features":
-            text = f"{work.augment} is for images, not for features; say none"
-            found_problems.append(Problem(("train", "work", "augment"), text))
-        if work.augment != "none" and run.images.kind == "tensors" and len(run.images.inputs) < 3:
-            text = f"{work.augment} is for images (C, H, W), and examples are {list(run.images.inputs)}; say none"
-            found_problems.append(Problem(("train", "work", "augment"), text))
+    for label, site, work in list_works(run):
+        found_problems += _work_problems(run, label, site, work)
         if work.randomize and run.images.kind in ("features", "tensors"):
             text = f"{work.randomize:g} disturbs images of a known range, and these are {run.images.kind}; say 0"
             found_problems.append(Problem(("train", "work", "randomize"), text))
@@ -56,6 +52,16 @@ def problems(run: RunSettings) -> list[Problem]:
             text = f"true is for images (channels, height, width), and these are {list(run.images.inputs)}; say false"
             found_problems.append(Problem(("train", "work", "channels_last"), text))
     return list(dict.fromkeys(found_problems))
+
+
+def _work_problems(run: RunSettings, label: str, site: str, work: Work) -> list[Problem]:
+    """Problems of local work that a method or the task cannot have."""
+    try:
+        method, task = run.method(label, site), run.task_of(label)
+    except ValueError:
+        return []  # other checks report it
+    wrong = find_work_problems(method, task, work, pixel_spacing(run.images))
+    return [problem.within("train", "work") for problem in wrong]
 
 
 def _pooling_problems(run: RunSettings) -> Iterator[Problem]:
