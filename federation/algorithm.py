@@ -127,6 +127,11 @@ def find_work_problems(algorithm: Algorithm, task: Task, work: Work, spacing: Sp
         problems.append(Problem(("label_smoothing",), f"{work.label_smoothing:g}, and {task.smoothing_refusal}"))
     elif work.label_smoothing and (why := without_loss(algorithm)):
         problems.append(refused("label_smoothing", "smooths losses", why))
+    if work.mixup and task.kind == "segmentation":
+        text = f"{work.mixup:g} lays two images over one another, and where their masks differ no class is right"
+        problems.append(Problem(("mixup",), f"{text}; say mixup: 0"))
+    elif work.mixup and (why := without_batches(algorithm)):
+        problems.append(refused("mixup", "blends batches", why))
     if not without_batches(algorithm):  # else nobody draws views
         if work.augment != "none" and len(task.inputs) < 3:
             text = f"{work.augment} is for images, not for features; examples are {list(task.inputs)}; say none"

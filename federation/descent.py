@@ -79,10 +79,11 @@ class Work:
     example, before `augment`. torchio: random transforms of TorchIO (`federation.torchio_views`), in this order, after
     `transform` and before `augment`. rate: how the learning rate changes over rounds. clip_norm: the largest norm of a
     step's gradient, with what a method adds to it; null = any. label_smoothing: s in (1 - s) CE + s (the mean over
-    classes of -log p), in training losses alone. decay_on: what weight decay is for, all parameters or only those of
-    two or more axes, without biases and norms. randomize: strength of the additional random disturbance of images, 1 =
-    as in `federation.randomization`. precision, channels_last: settings of passes through a network, see
-    `privacy.dp.passes`; not in private training.
+    classes of -log p), in training losses alone. mixup: alpha, where each batch is blended with a permutation of itself
+    by a share from Beta(alpha, alpha) (`privacy.dp.mixup`), 0 = not; not in private training. decay_on: what weight
+    decay is for, all parameters or only those of two or more axes, without biases and norms. randomize: strength of the
+    additional random disturbance of images, 1 = as in `federation.randomization`. precision, channels_last: settings of
+    passes through a network, see `privacy.dp.passes`; not in private training.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -106,6 +107,7 @@ class Work:
     clip_norm: float | None = None
     decay_on: Literal["all", "weights"] = "all"
     label_smoothing: float = 0.0
+    mixup: float = 0.0
 
     def __post_init__(self) -> None:
         problems = unmet(
@@ -115,6 +117,7 @@ class Work:
             batch=(self.batch >= 1, ">= 1"),
             weight_decay=(self.weight_decay >= 0, ">= 0"),
             momentum=(0 <= self.momentum < 1, "in [0, 1)"),
+            mixup=(0 <= self.mixup <= 100, "in [0, 100]"),
             label_smoothing=(0 <= self.label_smoothing < 1, "in [0, 1)"),
             randomize=(0 <= self.randomize <= 3, "in [0, 3]"),
             epochs=(self.epochs is None or self.epochs >= 1, ">= 1"),
@@ -140,13 +143,20 @@ class Work:
     @property
     def private_problems(self) -> list[str]:
         """Why private training refuses these settings, a sentence for each problem."""
+        problems = []
+        if self.mixup:
+            problems.append(
+                f"mixup {self.mixup:g}: it blends images of different patients, so that a patient's gradient would "
+                "depend on others, and no clip would bound what one patient changes; say mixup: 0"
+            )
         if self.passes == PLAIN:
-            return []
+            return problems
         settings = {"precision": self.precision, "channels_last": self.channels_last}
         words = ", ".join(f"{name} {value}" for name, value in settings.items() if value not in ("float32", False))
         return [
+            *problems,
             f"{words}: private training computes each patient's gradient in float32, because rounding before the cut "
-            "and the noise has no proof here; say precision: float32 and channels_last: false"
+            "and the noise has no proof here; say precision: float32 and channels_last: false",
         ]
 
 

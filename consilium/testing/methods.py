@@ -176,6 +176,15 @@ def smoothed_labels_change_what_is_learnt_or_are_refused(case: Case) -> None:
     changes_what_is_learnt_or_is_refused(case, replace(case.work, label_smoothing=0.4))
 
 
+def mixed_batches_change_what_is_learnt_or_are_refused(case: Case) -> None:
+    """Mixup reaches each batch and no validation patient; a method without batches, and a task of masks, say so."""
+    if case.ground.task.kind == "segmentation":
+        problems = find_work_problems(case.algorithm, case.ground.task, replace(case.work, mixup=0.4))
+        hold(bool(problems), "mixup of masks is not refused")
+    else:
+        changes_what_is_learnt_or_is_refused(case, replace(case.work, mixup=0.4))
+
+
 def changes_what_is_learnt_or_is_refused(case: Case, work: Work) -> None:
     """Hold that other work changes every hospital's model, or that the method refuses it and it changes none; and that
     it changes no validation loss of the network with which all begin.
@@ -204,5 +213,6 @@ LAWS: tuple[Law, ...] = (
     states_are_messages_and_models_fit_the_network,
     every_checkpoint_is_there_although_replies_were_lost,
     smoothed_labels_change_what_is_learnt_or_are_refused,
+    mixed_batches_change_what_is_learnt_or_are_refused,
 )
 """Of methods on a ground that they accept."""

@@ -213,7 +213,14 @@ class Hospital:
     def access(self, seed: int) -> Access:
         if self.protection is None:
             work = self.work
-            return open_access(self.splits, batch=work.batch, seed=seed, balance=work.balance, passes=work.passes)
+            return open_access(
+                self.splits,
+                batch=work.batch,
+                seed=seed,
+                balance=work.balance,
+                passes=work.passes,
+                mixup=work.mixup,
+            )
         return open_private(self.splits, self.protection, counts=NOTHING, source=random.Random(seed).randbytes)
 
     @property

@@ -323,7 +323,15 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
         augment = build_views(start.work.transform, after=augment)
     if start.protection is None:
         work = start.work
-        return open_access(rows, batch=work.batch, seed=seed, balance=work.balance, augment=augment, passes=work.passes)
+        return open_access(
+            rows,
+            batch=work.batch,
+            seed=seed,
+            balance=work.balance,
+            augment=augment,
+            passes=work.passes,
+            mixup=work.mixup,
+        )
     from privacy.dp.private_access import open_private  # slow to import
 
     protection = replace(start.protection, cut=cut_of(cohort))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from privacy.dp.batches import batches_per_epoch, iterate_minibatches
 from privacy.dp.chunks import at_once, in_turn
 from privacy.dp.events import NON_PRIVATE, Event
+from privacy.dp.mixup import Blend, blend_losses, blend_rows
 from privacy.dp.moments import Embed, Moments, Patients, exact_moments
 from privacy.dp.passes import PLAIN, Passes
 from privacy.message import Params
@@ -58,11 +60,14 @@ class Batch(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Rows that the site drew from its training split. x: (b, ...); y: (b,) or (b, *spatial); patient: (b,)."""
+    """Rows that the site drew from its training split. x: (b, ...); y: (b,) or (b, *spatial); patient: (b,). blend: of
+    each row of x with another one, in mixup.
+    """
 
     x: Tensor
     y: Tensor
     patient: Tensor
+    blend: Blend | None = None
 
 
 class Sample(NamedTuple):
@@ -155,7 +160,7 @@ class Access(Questions, Protocol):
 @dataclass(frozen=True)
 class PlainAccess:
     """Access without differential privacy. stream: an endless iterator of row indices (b,) of the training split.
-    passes: how networks pass over the rows of a gradient.
+    passes: how networks pass over the rows of a gradient. mixup: alpha, 0 = none.
     """
 
     splits: Mapping[Split, Rows]
@@ -165,6 +170,7 @@ class PlainAccess:
     augment: Augment | None = None
     events: list[Event] = field(default_factory=list)
     passes: Passes = PLAIN
+    mixup: float = 0.0
 
     @property
     def device(self) -> torch.device:
@@ -187,7 +193,7 @@ class PlainAccess:
         return counts / counts.sum()
 
     def draw(self, *, full: bool = False) -> Draw:
-        """Draw a mini-batch of training rows (augmented), or with `full` every training row as it is."""
+        """Draw a mini-batch of training rows (augmented, then mixed), or with `full` every training row as it is."""
         self.events.append(NON_PRIVATE)
         rows = self.splits["train"]
         if full:
@@ -196,7 +202,10 @@ class PlainAccess:
         x, y = rows.x[index], rows.y[index]
         if self.augment is not None:
             x, y = self.augment(x, y, self.generator)
-        return Draw(x, y, rows.patient[index])
+        if not self.mixup:
+            return Draw(x, y, rows.patient[index])
+        x, blend = blend_rows(x, y, self.mixup, self.generator)
+        return Draw(x, y, rows.patient[index], blend)
 
     def gradient(
         self, module: nn.Module, objective: Objective, draw: Draw | Sample, aux: Tensor | None = None
@@ -217,11 +226,17 @@ class PlainAccess:
         self.events.append(NON_PRIVATE)
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         size = len(draw.y) if module.training else min(CHUNK, at_once(draw.x, dense=draw.y.dim() > 1))
-        extra_parts = [None] * -(-len(draw.y) // size) if extra is None else torch.split(extra, size)
+        parts = -(-len(draw.y) // size)
+        extra_parts = [None] * parts if extra is None else torch.split(extra, size)
+        partners = [None] * parts if draw.blend is None else torch.split(draw.blend.y, size)
         gradient, total = dict[str, Tensor](), 0.0
         forward = self.passes.forward(module, draw.x.device)
-        for x, y, other in zip(torch.split(draw.x, size), torch.split(draw.y, size), extra_parts, strict=True):
-            loss = objective(forward, Batch(x, y, other)).mean() * (len(y) / len(draw.y))
+        rows = zip(torch.split(draw.x, size), torch.split(draw.y, size), extra_parts, partners, strict=True)
+        for x, y, other, partner in rows:
+            compute_losses = partial(_compute_losses, objective, x, other)
+            blend = None if draw.blend is None or partner is None else Blend(partner, draw.blend.share)
+            losses = compute_losses(forward, y) if blend is None else blend_losses(compute_losses, forward, y, blend)
+            loss = losses.mean() * (len(y) / len(draw.y))
             total += float(loss.detach())
             grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             for (name, p), g in zip(named.items(), grads, strict=True):
@@ -274,22 +289,30 @@ def open_access(
     balance: bool = False,
     augment: Augment | None = None,
     passes: Passes = PLAIN,
+    mixup: float = 0.0,
 ) -> PlainAccess:
-    """Open plain data access for one request. `seed` fixes which rows are drawn and how they are augmented.
+    """Open plain data access for one request. `seed` fixes which rows are drawn and how they are augmented and mixed.
 
     Raises:
-        ValueError: the batch size is not positive, or `balance` is given and the labels are masks.
+        ValueError: the batch size is not positive, or `balance` or `mixup` is given and the labels are masks.
     """
     problems = [] if batch >= 1 else [f"batch must be at least 1, found {batch}"]
     if balance and splits["train"].y.dim() > 1:
         problems.append(
             f"balance needs a label an example, found masks of {list(splits['train'].y.shape[1:])}: say balance: false"
         )
+    if mixup and splits["train"].y.dim() > 1:
+        problems.append(f"mixup needs a label an example, found masks, and mixup: {mixup:g}: say mixup: 0")
     if problems:
         raise ValueError("; ".join(problems))
     generator = torch.Generator().manual_seed(seed)
     stream = iterate_minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator)
-    return PlainAccess(splits, batch, stream, generator, augment, passes=passes)
+    return PlainAccess(splits, batch, stream, generator, augment, passes=passes, mixup=mixup)
+
+
+def _compute_losses(objective: Objective, x: Tensor, aux: Tensor | None, forward: Forward, y: Tensor) -> Tensor:
+    """The losses (b,) of rows x with labels y."""
+    return objective(forward, Batch(x, y, aux))
 
 
 def count_ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:

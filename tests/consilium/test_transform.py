@@ -50,8 +50,8 @@ def seen(file: Path) -> list[int]:
 def trained(folder: Path, transform: Callable[..., Any] | None, **more: Any) -> Results:
     hospitals = {f"h{seed}": hospital(seed, transform) for seed in (1, 2)}
     say: dict[str, Any] = {"model": "mlp", "method": ["fedavg", "moments"], "rounds": 2, "work": {"lr": 0.01}}
-    settings = {"audit": {"canaries": 0}, "evaluate": {"copies": 0, "reference": "fedavg"}}
-    return train(hospitals, folder=folder, settings=settings, quiet=True, **say | more)
+    say |= {"settings": {"audit": {"canaries": 0}, "evaluate": {"copies": 0, "reference": "fedavg"}}}
+    return train(hospitals, folder=folder, quiet=True, **say | more)
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -75,6 +75,23 @@ def test_training_patients_alone_are_transformed_and_a_repeated_call_transforms_
         plain = trained(tmp_path / "none", None)
         assert plain.losses["fedavg"] != before and plain.losses["moments"] == again.losses["moments"]
     assert any("transform Noting computes" in text for text in done.not_guaranteed)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_declared_views_of_torchio_train_in_the_same_places(tmp_path: Path, private: bool) -> None:
+    """They change what batches teach and not what moments sum, and equal calls train equal models."""
+    more = {"privacy": PatientLevel(epsilon=20.0, delta=1e-3, sampling=0.5)} if private else {}
+    work = {"lr": 0.01, "torchio": [{"name": "noise", "std": [0.1, 0.1]}, {"name": "flip"}]}
+    done = trained(tmp_path / "runs", None, work=work, **more)
+    assert set(done.losses) == {"fedavg", "moments"}
+    if not private:
+        assert trained(tmp_path / "fresh", None, work=work).losses == done.losses
+        plain = trained(tmp_path / "none", None)
+        assert plain.losses["fedavg"] != done.losses["fedavg"] and plain.losses["moments"] == done.losses["moments"]
+        settings = {"audit": {"canaries": 0}, "evaluate": {"copies": 0, "reference": "fedavg"}}
+        settings |= {"train": {"method_work": {"fedavg": {"label_smoothing": 0.3, "mixup": 0.4}}}}
+        both = trained(tmp_path / "both", None, settings=settings)
+        assert both.losses["fedavg"] != plain.losses["fedavg"] and both.losses["moments"] == plain.losses["moments"]
 
 
 def test_another_process_says_that_it_does_not_know_the_transform(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -160,6 +160,12 @@ def test_smoothed_labels_change_what_every_algorithm_learns_or_are_refused(algor
     laws.smoothed_labels_change_what_is_learnt_or_are_refused(Case(algorithm, work, ground))
 
 
+@pytest.mark.repeats(8)
+@pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
+def test_mixed_batches_change_what_every_algorithm_learns_or_are_refused(algorithm, work, ground):
+    laws.mixed_batches_change_what_is_learnt_or_are_refused(Case(algorithm, work, ground))
+
+
 def pictures(task):
     g = torch.Generator().manual_seed(0)
     x = torch.rand(6, *task.inputs, generator=g)

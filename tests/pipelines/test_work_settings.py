@@ -26,6 +26,7 @@ from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
+from privacy.dp.protection import Protection
 from privacy.release.gate import Refused
 
 
@@ -54,8 +55,8 @@ def said(**how: Any) -> dict[str, Any]:
 
 def test_defaults_leave_settings_as_they_were():
     plain = to_plain(Work())
-    assert isinstance(plain, dict) and not {"label_smoothing"} & set(plain)
-    assert validate(settings({"label_smoothing": 0.0})) == validate(settings({}))
+    assert isinstance(plain, dict) and not {"label_smoothing", "torchio", "mixup"} & set(plain)
+    assert validate(settings({"label_smoothing": 0.0, "torchio": [], "mixup": 0.0})) == validate(settings({}))
 
 
 def test_label_smoothing_is_refused_where_labels_are_no_classes():
@@ -200,3 +201,26 @@ def test_views_of_torchio_cost_no_epsilon():
         made["sites"] = {name: site | {"policy": {"public": ["counts"]}} for name, site in made["sites"].items()}
         plans.append(plan_method(validate(made), "fedavg", "a"))
     assert plans[0] == plans[1] and plans[0].cost.epsilon > 0
+
+
+def test_mixup_is_refused_in_a_private_run_and_by_a_hospital(tmp_path):
+    told = problems(settings({"mixup": 0.2}, privacy={"epsilon": 3.0}, pooling="refused"))
+    assert "train.work: mixup 0.2: it blends images of different patients" in told
+    assert "no clip would bound what one patient changes; say mixup: 0" in told
+    hospital, cohort = small_site.hospital(tmp_path)
+    how = to_plain(Protection(clip=0.5, sampling=0.5, views=1, noise=1.0))
+    with pytest.raises(Refused, match="malformed_opening") as found:
+        parse_opening(hospital, said(work={"mixup": 0.2}, cohort=cohort, privacy=how))
+    assert "blends images of different patients" in str(found.value.__cause__)
+    start = parse_opening(hospital, said(work={"mixup": 0.2}, cohort=cohort))
+    access = data_access(hospital, cohort_of(hospital, cohort), start, 0)
+    assert access.draw().blend is not None
+
+
+def test_mixup_is_refused_for_masks_and_for_methods_without_batches():
+    made = settings({"mixup": 0.2}, model={"name": "cnn", "norm": "group"})
+    validate(made)
+    made["train"]["methods"] |= {"moments": {"name": "moments"}, "head": {"name": "dp_head"}}
+    told = problems(made)
+    assert "train.work.mixup: 0.2 blends batches, and moments has none" in told
+    assert "train.work.mixup: 0.2 blends batches, and dp_head has none: each step takes all training examples" in told
