@@ -114,24 +114,21 @@ def find_class_needs(algorithm: Algorithm, task: Task) -> list[str]:
 def find_work_problems(algorithm: Algorithm, task: Task, work: Work, spacing: Spacing | None = None) -> list[Problem]:
     """Settings of local work that would have no meaning for this task, or no effect in this method.
 
-    A method that learns by no loss of the task says by an attribute `without_loss` how it learns; one that takes no
-    batches, by `without_batches`, what it takes. spacing: of images; None = not known.
+    A method that learns by no loss of the task says by an attribute `without_loss` how it learns: it takes no notice of
+    what is said of losses and batches, as of the learning rate. One that takes no batches says by `without_batches`
+    what it takes. spacing: of images; None = not known.
     """
-
-    def refused(name: str, what: str, why: str) -> Problem:
-        remedy = f"give it work of its own, as in method_work: {{{algorithm.name}: {{{name}: 0}}}}"
-        return Problem((name,), f"{getattr(work, name):g} {what}, and {algorithm.name} has none: {why}; {remedy}")
-
     problems: list[Problem] = []
     if work.label_smoothing and task.smoothing_refusal:
         problems.append(Problem(("label_smoothing",), f"{work.label_smoothing:g}, and {task.smoothing_refusal}"))
-    elif work.label_smoothing and (why := without_loss(algorithm)):
-        problems.append(refused("label_smoothing", "smooths losses", why))
     if work.mixup and task.kind == "segmentation":
         text = f"{work.mixup:g} lays two images over one another, and where their masks differ no class is right"
         problems.append(Problem(("mixup",), f"{text}; say mixup: 0"))
-    elif work.mixup and (why := without_batches(algorithm)):
-        problems.append(refused("mixup", "blends batches", why))
+    elif work.mixup and not without_loss(algorithm) and (why := without_batches(algorithm)):
+        remedy = f"give it work of its own, as in method_work: {{{algorithm.name}: {{mixup: 0}}}}"
+        problems.append(
+            Problem(("mixup",), f"{work.mixup:g} blends batches, and {algorithm.name} has none: {why}; {remedy}")
+        )
     if not without_batches(algorithm):  # else nobody draws views
         if work.augment != "none" and len(task.inputs) < 3:
             text = f"{work.augment} is for images, not for features; examples are {list(task.inputs)}; say none"

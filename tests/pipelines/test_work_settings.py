@@ -16,7 +16,6 @@ from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.task import Task
 from federation.torchio_views import Affine, BiasField, Noise
-from personalize.moments import Moments
 from pipelines.coordinator.spending import plan_method
 from pipelines.data.images import IMAGES, pixel_spacing
 from pipelines.hospital.kept import cohort_of
@@ -66,13 +65,9 @@ def test_label_smoothing_is_refused_where_labels_are_no_classes():
     assert validate(settings({"label_smoothing": 0.1})).train.work.label_smoothing == 0.1
 
 
-def test_label_smoothing_is_refused_for_a_method_without_a_loss_unless_it_has_work_of_its_own():
-    made = settings({"label_smoothing": 0.1}, model={"name": "cnn", "norm": "group"})
+def test_floors_and_moments_stand_beside_methods_with_smoothed_labels_and_mixup():
+    made = settings({"label_smoothing": 0.1, "mixup": 0.2}, model={"name": "cnn", "norm": "group"})
     made["train"]["methods"]["moments"] = {"name": "moments"}
-    told = problems(made)
-    assert "train.work.label_smoothing: 0.1 smooths losses, and moments has none: it solves for a head" in told
-    assert "method_work: {moments: {label_smoothing: 0}}" in told
-    made["train"]["method_work"] = {"moments": {"label_smoothing": 0}}
     validate(made)
 
 
@@ -80,10 +75,9 @@ def test_a_hospital_refuses_label_smoothing_too_whatever_the_coordinator_checked
     hospital, cohort = small_site.hospital(tmp_path)
     work = {"label_smoothing": 0.1}
     assert parse_opening(hospital, said(work=work, cohort=cohort)).work.label_smoothing == 0.1
-    for wrong in ({"algorithm": to_plain(Moments())}, {"ordered": True}):
-        with pytest.raises(Refused, match="malformed_opening") as found:
-            parse_opening(hospital, said(work=work, cohort=cohort, **wrong))
-        assert "label_smoothing: 0.1" in str(found.value.__cause__)
+    with pytest.raises(Refused, match="malformed_opening") as found:
+        parse_opening(hospital, said(work=work, cohort=cohort, ordered=True))
+    assert "label_smoothing: 0.1" in str(found.value.__cause__)
 
 
 SOME = [{"name": "bias_field", "coefficients": 0.3, "p": 0.5}, {"name": "noise", "std": 0.1}]
@@ -222,5 +216,5 @@ def test_mixup_is_refused_for_masks_and_for_methods_without_batches():
     validate(made)
     made["train"]["methods"] |= {"moments": {"name": "moments"}, "head": {"name": "dp_head"}}
     told = problems(made)
-    assert "train.work.mixup: 0.2 blends batches, and moments has none" in told
+    assert "moments has none" not in told
     assert "train.work.mixup: 0.2 blends batches, and dp_head has none: each step takes all training examples" in told

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import methods
 from consilium.testing import testbed
 from federation.algorithm import find_work_problems
-from federation.alone import Alone
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.fedsgd import FedSGD
@@ -226,7 +225,7 @@ def test_masks_refuse_it():
         open_access(scenes, batch=4, seed=0, mixup=0.2)
 
 
-@pytest.mark.parametrize("method", [FedSGD(), DpHead(), Alone()], ids=lambda one: one.name)
+@pytest.mark.parametrize("method", [FedSGD(), DpHead()], ids=lambda one: one.name)
 def test_a_method_without_batches_refuses_it(method: Any):
     (problem,) = find_work_problems(method, TASK, Work(mixup=0.2))
     assert problem.path == "mixup" and f"{method.name} has none" in problem.message
