@@ -39,6 +39,8 @@ from privacy.message import as_mapping, glance_at_facts, whole_of
 PROG = "python -m pipelines.overview"
 INDEX = "index.html"
 REPORT, STATE = "report", "state"
+SILENT_S = 3600.0
+"""A run of another machine that has changed nothing for so long is taken for stopped."""
 
 
 class Stored(NamedTuple):
@@ -93,11 +95,22 @@ def summarize_runs(folder: Path) -> list[RunLine]:
 
 def summarize_run(run: Path) -> RunLine:
     """One run. What of it cannot be read is said in `trouble`, so that the others are still listed."""
-    stored, troubles = _list_artifacts(run)
+    try:
+        return _summarize(run)
+    except (OSError, RecursionError) as error:  # a folder that cannot be listed, JSON that was built to harm
+        trouble = (
+            f"it cannot be read ({type(error).__name__}{f': {error.strerror}' if isinstance(error, OSError) else ''})"
+        )
+        return RunLine(name=run.name, state="unknown", finished=None, seconds=0.0, size=0, trouble=trouble)
+
+
+def _summarize(run: Path) -> RunLine:
+    """One run. Raises: OSError, RecursionError: it cannot be read."""
+    (stored, troubles), (_, size, changed) = _list_artifacts(run), measure_size(run)
     report = max((artifact for artifact in stored if artifact.stage == REPORT), key=lambda a: a.finished, default=None)
     newest = max(stored, key=lambda artifact: artifact.finished, default=None)
     state = "done" if report is not None and report == newest else "stopped"
-    state = AT_WORK if _is_at_work(run) else state
+    state = AT_WORK if _is_at_work(run, changed) else state
     if state != "done" and newest is not None:
         state += f" after {newest.stage}"
     shown: dict[str, Any] = {}
@@ -111,7 +124,7 @@ def summarize_run(run: Path) -> RunLine:
         state=state,
         finished=None if report is None else report.finished,
         seconds=math.fsum(artifact.seconds for artifact in stored),
-        size=measure_size(run)[1],
+        size=size,
         page=f"{run.name}/{PAGE}" if (run / PAGE).is_file() else "",
         trainings=() if state == "done" else tuple(_list_trainings(run)),
         trouble="; ".join(troubles),
@@ -148,15 +161,20 @@ def _list_trainings(run: Path) -> Iterable[Training]:
             continue
 
 
-def _is_at_work(run: Path) -> bool:
-    """Whether a process of this machine, or one of another machine, has the run's lock."""
+def _is_at_work(run: Path, changed: float) -> bool:
+    """Whether a process of this machine has the run's lock, or one of another machine, where the run has changed within
+    `SILENT_S`: whether that process lives is not seen from here. changed: seconds since 1970. The lock itself is not
+    tried: a run that begins at this moment would find it taken.
+    """
     try:
         holder = json.loads((run / HOLDER).read_text(encoding="utf-8"))
         pid, host = int(holder["pid"]), str(holder["host"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
     if host != platform.node():
-        return True
+        return time.time() - changed < SILENT_S
+    if not 1 < pid < 2**31:
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -18,7 +18,7 @@ function writePlainly(text) {
   return text.replaceAll("\u2212", "-").replace(/(\d)[\u202f\u00a0](?=\d{3})/g, "$1");
 }
 
-// The number that a text begins with, in its unit; NaN if there is none. 1 234 · −0.5 · 95 % · 2 × gap · 3 min 05 s · 1.2 MB
+// The number that a text begins with, in its unit; NaN if there is none, or if it is a part of a name or a date. 1 234 · −0.5 · 95 % · 2 × gap · 3 min 05 s · 1.2 MB
 function readNumber(text) {
   if (text.startsWith("∞") || text.startsWith(UNBOUNDED)) return Infinity;
   const plain = writePlainly(text).replace(/^[<>≈=\s]+/, "");
@@ -26,7 +26,7 @@ function readNumber(text) {
   if (parts.length && parts[0].index === 0) {
     return parts.reduce((sum, [, number, unit]) => sum + Number(number) * UNITS[unit], 0);
   }
-  const match = plain.match(/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?/i);
+  const match = plain.match(/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?(?![\w-])/i);
   return match ? Number(match[0]) : NaN;
 }
 
@@ -76,7 +76,8 @@ function readWords(cell) {
 
 // A cell of a CSV file. A text that a spreadsheet would compute is kept a text.
 function quote(text) {
-  const harmless = /^[=@\t\r]|^[+-](?![\d.])/.test(text) ? `'${text}` : text;
+  const isNumber = /^[+-]?[\d.]+(e[+-]?\d+)?( ?%)?$/i.test(text);
+  const harmless = /^[=@\t\r+-]/.test(text) && !isNumber ? `'${text}` : text;
   return /[",\n]/.test(harmless) ? `"${harmless.replaceAll('"', '""')}"` : harmless;
 }
 
@@ -166,8 +167,8 @@ function addMethods() {
 
 for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0];
-  const spans = [...table.rows].some((row) => [...row.cells].some((cell) => cell.rowSpan > 1));
-  if (!table.tHead || table.tBodies.length !== 1 || body.rows.length < 2 || spans) continue;
+  const isGrouped = table.querySelector("[rowspan], [scope=rowgroup]") !== null; // rows that belong together
+  if (!table.tHead || table.tBodies.length !== 1 || body.rows.length < 2 || isGrouped) continue;
   addSorting(table, body);
   addTools(table, body);
 }

@@ -1,9 +1,11 @@
 """A frozen network as features: an ONNX file that the user brings and declares public, by the tensors that it names.
 
 So any network can be taken that some framework has written as ONNX. A file is a graph of operators and their weights.
-It is refused if it has operators of other makers, which would be code of their own, if it draws random numbers, or if
-it keeps weights in files beside it, since a path could name a file of the hospital. Each image passes alone, on one
-thread, so a row depends on its own image and not on the batch. Features of a tensor (1, channels, h, w) or
+It is refused if it has operators of other makers, which would be code of their own, functions of its own, which could
+hide them, or loops, which could go on for chosen patients alone; if it draws random numbers; or if it keeps weights in
+files beside it, since a path could name a file of the hospital. Each image passes alone, on one thread, so a row
+depends on its own image and not on the batch. An image for which the graph fails, or gives another number of features,
+has zeros: an error would reveal that such a patient is there. Features of a tensor (1, channels, h, w) or
 (1, tokens, d) are its mean and standard deviation over places or tokens, those of a tensor (1, d) are its numbers.
 """
 
@@ -34,6 +36,8 @@ DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
+ENDLESS = frozenset({"Loop", "Scan"})
+MOST = 100_000  # features of an image
 SHOWN = 8  # names or problems of a file in a message
 
 
@@ -72,11 +76,14 @@ FileEncoder: TypeAlias = Encoder | OnnxEncoder
 
 @dataclass(frozen=True)
 class OnnxExtractor:
-    """The settings with the network. session: of ONNX Runtime. channels: of its pictures."""
+    """The settings with the network. session: of ONNX Runtime. channels: of its pictures. width: how many features a
+    plane has.
+    """
 
     settings: OnnxEncoder
     session: Any
     channels: int
+    width: int
     name: ClassVar[str] = "onnx"
 
     def extract(self, images: Floats) -> Floats:
@@ -84,15 +91,23 @@ class OnnxExtractor:
         return np.stack([features_by_slice(self._plane_features, image) for image in images])
 
     def _plane_features(self, image: Floats) -> Floats:
-        """Features (d,) of one image (C, H, W)."""
-        settings = self.settings
-        x = prepare_picture(image, settings.window, settings.size)
-        if self.channels == 1:
-            x = (x.mean(dim=1, keepdim=True) - settings.mean[0]) / settings.std[0]
-        else:
-            x = normalize_picture(x, settings.mean, settings.std)
-        (entry,) = self.session.get_inputs()
-        return np.concatenate([_pool_output(output) for output in self.session.run(None, {entry.name: x.numpy()})])
+        """Features (width,) of one image (C, H, W); zeros if the graph fails for it."""
+        try:
+            features = _run_graph(self.settings, self.session, self.channels, image)
+        except Exception:  # whatever it is, it would tell of a patient
+            features = np.zeros(0)
+        return features if len(features) == self.width else np.zeros(self.width)
+
+
+def _run_graph(settings: OnnxEncoder, session: Any, channels: int, image: Floats) -> Floats:
+    """Features of one image (C, H, W). Raises: ValueError: an output is none; or an error of ONNX Runtime."""
+    x = prepare_picture(image, settings.window, settings.size)
+    if channels == 1:
+        x = (x.mean(dim=1, keepdim=True) - settings.mean[0]) / settings.std[0]
+    else:
+        x = normalize_picture(x, settings.mean, settings.std)
+    (entry,) = session.get_inputs()
+    return np.concatenate([_pool_output(output) for output in session.run(None, {entry.name: x.numpy()})])
 
 
 def load_onnx_encoder(settings: OnnxEncoder, data: bytes) -> OnnxExtractor:
@@ -126,13 +141,15 @@ def load_onnx_encoder(settings: OnnxEncoder, data: bytes) -> OnnxExtractor:
     options.log_severity_level = 4  # the error says it
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        extractor = OnnxExtractor(settings, session, _count_channels(model))
-        extractor.extract(np.zeros((1, 3, settings.size, settings.size)))
+        channels = _count_channels(model)
+        width = len(_run_graph(settings, session, channels, np.zeros((3, settings.size, settings.size))))
     except ValueError:
         raise
     except Exception as error:  # of ONNX Runtime, whose errors have types of its own
         raise ValueError(f"the network cannot be run on a picture of size {settings.size}: {error}") from error
-    return extractor
+    if not 0 < width <= MOST:
+        raise ValueError(f"a picture has {width} features, allowed are 1 to {MOST:,}: name other outputs")
+    return OnnxExtractor(settings, session, channels, width)
 
 
 def _pool_output(output: Any) -> Floats:
@@ -149,47 +166,45 @@ def _pool_output(output: Any) -> Floats:
     return cut_features(torch.cat([x.mean(places), x.std(places, correction=0)]))
 
 
-def _list_nodes(graph: Any) -> Iterator[Any]:
-    """All nodes of a graph, and of the graphs within its nodes."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _list_nodes(inner)
-
-
-def _list_tensors(graph: Any, nodes: list[Any]) -> Iterator[Any]:
-    """All stored tensors of a graph with these nodes."""
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors, attribute.sparse_tensor.values)
-            yield from (attribute.sparse_tensor.indices, *(part.values for part in attribute.sparse_tensors))
-            for inner in (attribute.g, *attribute.graphs):
-                yield from inner.initializer
+def _walk_message(message: Any) -> Iterator[Any]:
+    """A message of a file and all messages within it, wherever they stand."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if field.is_repeated else (value,):
+                yield from _walk_message(part)
 
 
 def _find_operator_problems(model: Any) -> list[str]:
-    """Operators of other makers, random numbers, and weights in other files."""
-    nodes = [*_list_nodes(model.graph)]
-    for function in model.functions:
-        nodes += _list_nodes(function)
-    local = {(function.domain, function.name) for function in model.functions}
-    foreign = sorted(
-        {f"{n.domain}.{n.op_type}" for n in nodes if n.domain not in DOMAINS and (n.domain, n.op_type) not in local}
-    )
-    random = sorted({n.op_type for n in nodes if n.op_type in RANDOM or (n.op_type == "Dropout" and len(n.input) > 2)})
+    """Operators of other makers, functions, loops, random numbers, and weights in other files."""
+    parts = [*_walk_message(model)]
+    nodes = [part for part in parts if part.DESCRIPTOR.name == "NodeProto"]
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    foreign = sorted({f"{n.domain}.{n.op_type}" for n in nodes if n.domain not in DOMAINS})
+    random = sorted({n.op_type for n in nodes if n.op_type in RANDOM or _is_dropping(n, constants)})
+    endless = sorted({n.op_type for n in nodes if n.op_type in ENDLESS})
     problems = []
     if foreign:
         problems.append(f"it has operators that ONNX does not define: {', '.join(foreign[:SHOWN])}")
+    if model.functions:
+        text = "inline them with onnx.inliner.inline_local_functions, and save it again"
+        problems.append(f"it has {len(model.functions)} functions of its own; {text}")
+    if endless:
+        problems.append(f"it has loops ({', '.join(endless)}), and nobody knows whether they end")
     if random:
         problems.append(f"it draws random numbers ({', '.join(random)}); export it for inference")
-    outside = [t for t in _list_tensors(model.graph, nodes) if t.data_location == t.EXTERNAL or t.external_data]
-    if outside:
+    tensors = (part for part in parts if part.DESCRIPTOR.name == "TensorProto")
+    if any(tensor.data_location == tensor.EXTERNAL or tensor.external_data for tensor in tensors):
         problems.append("it keeps weights in files beside it; save it as one file")
     return problems
+
+
+def _is_dropping(node: Any, constants: dict[str, Any]) -> bool:
+    """Whether a node may drop numbers at random: a Dropout whose mode is given, and not as a constant that is false."""
+    if node.op_type != "Dropout" or len(node.input) < 3 or not node.input[2]:
+        return False
+    mode = constants.get(node.input[2])
+    return mode is None or any(mode.raw_data) or any(mode.int32_data)
 
 
 def _list_inputs(model: Any) -> list[Any]:

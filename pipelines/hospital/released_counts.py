@@ -152,10 +152,15 @@ def count_once(hospital: Hospital, call: Call, cohort: Cohort, settings: Json) -
     """The counts of this hospital's patients, and the event of releasing them; counted now if they never were.
 
     Raises:
-        Refused: `dependent_patients`: the split of one patient depends on others, so that one patient could move
-        others between cells; `too_few_patients`, where counts are declared public; or the code of the gate.
+        Refused: `another_cohort`: other findings were counted; `dependent_patients`: the split of one patient depends
+            on others, so that one patient could move others between cells; `too_few_patients`, where counts are
+            declared public; or the code of the gate.
     """
     known = read_released_counts(hospital)
+    if known is not None and known.finding_count != len(finding_names(cohort)):
+        raise Refused("another_cohort") from ValueError(
+            f"{hospital.vault / COUNTED_FILE} counts {known.finding_count} findings, and the cohort has others"
+        )
     if known is None:
         known = _count_patients(hospital, call, cohort)
         if known.noise == 0:

@@ -36,7 +36,8 @@ HIDDEN = """return [...document.querySelectorAll('tr[data-method]')]
 
 
 COUNTED = """return [...document.querySelectorAll('table')]
-.map((table) => [table.tBodies[0].rows.length, table.querySelector('.sort') !== null])"""
+.map((table) => [table.tBodies[0].rows.length, table.tBodies.length > 1 || table.querySelector('.run') !== null,
+table.querySelector('.sort') !== null])"""
 
 
 def build_page() -> records.RunPage:
@@ -158,7 +159,11 @@ def test_every_way_in_which_pages_write_numbers_sorts_by_its_size(page):
         read = [page.execute_script("return readNumber(arguments[0])", write(value)) for value in values]
         read = [math.inf if value is None else value for value in read]  # JSON has no infinity
         assert read == sorted(read) and len(set(read)) == len(values), [write(value) for value in values]
-    assert page.execute_script("return Number.isNaN(readNumber('gap'))")
+    for text in ("gap", "2026-11-29 10:39 UTC", "3d_volumes", "2x", "12-b"):
+        assert page.execute_script("return Number.isNaN(readNumber(arguments[0]))", text), text
+    for text, cell in (("-2+3+cmd|' /C calc'!A0", "'-2+3+cmd|' /C calc'!A0"), ("+.5*HYPERLINK(1)", "'+.5*HYPERLINK(1)"),
+                       ("-0.5", "-0.5"), ("+1.2e-3", "+1.2e-3"), ("95 %", "95 %"), ("@A1", "'@A1")):  # fmt: skip
+        assert page.execute_script("return quote(arguments[0])", text) == cell
 
 
 def test_scores_sort_by_their_value_and_not_by_their_interval(page):
@@ -207,6 +212,8 @@ def test_tools_are_reached_by_keyboard_and_are_not_printed(page):
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         assert not any(part.is_displayed() for part in page.find_elements("css selector", ".tools, .methods"))
+        page.execute_script("arguments[0].rows[1].hidden = true", table)
+        assert table.find_elements("css selector", "tr")[1].is_displayed(), "a print is whole"
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
@@ -230,8 +237,8 @@ def test_pages_of_a_real_run_say_no_error_and_each_table_can_be_sorted(browser, 
         assert browser.get_log("browser") == []
         browser.execute_script("for (const fold of document.querySelectorAll('details')) fold.open = true")
         rows = browser.execute_script(COUNTED)
-        assert [has_buttons for _, has_buttons in rows] == [number > 1 for number, _ in rows]
-        assert sum(has_buttons for _, has_buttons in rows) > 2
+        assert [has_buttons for *_, has_buttons in rows] == [number > 1 and not grouped for number, grouped, _ in rows]
+        assert sum(has_buttons for *_, has_buttons in rows) > 2
         for button in browser.find_elements("css selector", ".sort"):
             browser.execute_script("arguments[0].click()", button)
         assert browser.get_log("browser") == []

@@ -162,6 +162,97 @@ def test_a_graph_that_could_do_more_than_compute_is_refused_also_where_a_branch_
     assert told in refused(build_graph(nodes).SerializeToString())
 
 
+def sparse_branch() -> tuple:
+    """A condition whose branch keeps sparse weights in another file."""
+    values = numpy_helper.from_array(np.zeros(1, np.float32), "k")
+    keep_outside(values)
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.zeros(1, np.int64)), [1, 2][-1:])
+    (condition, either) = branch(helper.make_node("Identity", ["k"], ["r"]))
+    for attribute in either.attribute:
+        attribute.g.sparse_initializer.append(sparse)
+    return condition, either
+
+
+def build_function(node) -> bytes:
+    """A graph that calls a function of its own, in which this node stands."""
+    model = build_graph((helper.make_node("Mine", ["vector"], ["mine"], domain="com.microsoft"),))
+    opset = [helper.make_opsetid("", 17)]
+    model.functions.append(helper.make_function("com.microsoft", "Mine", ["v"], ["r"], [node], opset))
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model.SerializeToString()
+
+
+def test_sparse_weights_of_a_branch_and_functions_and_loops_are_refused():
+    assert "keeps weights in files beside it" in refused(build_graph(sparse_branch()).SerializeToString())
+    told = refused(build_function(helper.make_node("Identity", ["v"], ["r"])))
+    assert "com.microsoft.Mine" in told and "1 functions of its own; inline them" in told
+    assert "keeps weights in files beside it" in refused(build_function(constant(outside=True)))
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["on"])],
+        "body",
+        [helper.make_tensor_value_info("i", 7, []), helper.make_tensor_value_info("c", 9, [])],
+        [helper.make_tensor_value_info("on", 9, [])],
+    )
+    yes = helper.make_node("Constant", [], ["yes"], value=helper.make_tensor("y", TensorProto.BOOL, [], [True]))
+    loop = helper.make_node("Loop", ["", "yes"], [], body=body)
+    assert "it has loops (Loop)" in refused(build_graph((yes, loop)).SerializeToString())
+
+
+def test_a_dropout_that_is_off_is_taken():
+    off = helper.make_tensor("off", TensorProto.BOOL, [], [False])
+    model = build_graph((helper.make_node("Dropout", ["vector", "", "off"], ["same"]),), outputs=("same",))
+    model.graph.initializer.append(off)
+    assert load_onnx_encoder(SETTINGS, model.SerializeToString()).extract(pictures()).shape == (3, 4)
+
+
+BY_CONTENT = {
+    "an error": (
+        helper.make_node("ReduceMax", ["x"], ["top"], keepdims=0),
+        helper.make_node("Cast", ["top"], ["place"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["vector", "place"], ["column"], axis=1),
+        helper.make_node("Unsqueeze", ["column", "axis"], ["odd"]),
+    ),
+    "another width": (
+        helper.make_node("Relu", ["x"], ["light"]),
+        helper.make_node("ReduceSum", ["light"], ["sum"], keepdims=0),
+        helper.make_node("Cast", ["sum"], ["count"], to=TensorProto.INT64),
+        helper.make_node("Unsqueeze", ["count", "axis0"], ["length"]),
+        helper.make_node("Add", ["length", "least"], ["wide"]),
+        helper.make_node("ConstantOfShape", ["wide"], ["row"]),
+        helper.make_node("Unsqueeze", ["row", "axis0"], ["odd"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BY_CONTENT)
+def test_a_graph_that_fails_for_some_image_gives_zeros_there_and_no_error(what):
+    """It works for the picture by which it is tried, and not for a light one."""
+    model = build_graph(BY_CONTENT[what], outputs=("odd",))
+    for name, value in {"axis": [1], "axis0": [0], "least": [2]}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    settings = replace(SETTINGS, mean=(0.6,) * 3, std=(0.05,) * 3)  # the picture of zeros lies below 0
+    extractor = load_onnx_encoder(settings, model.SerializeToString())
+    dark, light = np.full((1, 3, 24, 24), -0.2), np.full((1, 3, 24, 24), 0.99)
+    if what == "another width":
+        assert extractor.width == 2
+    features = extractor.extract(np.concatenate([dark, light]))
+    assert features.shape == (2, extractor.width) and not features[1].any()
+
+
+def test_a_picture_without_features_or_with_too_many_is_refused():
+    empty = (helper.make_node("Slice", ["vector", "from", "from", "from"], ["none"]),)
+    model = build_graph(empty, outputs=("none",))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1]), "from"))
+    assert "a picture has 0 features, allowed are 1 to 100,000" in refused(model.SerializeToString())
+    large = (
+        helper.make_node("Expand", ["vector", "to_many"], ["many"]),
+        helper.make_node("Flatten", ["many"], ["one"]),
+    )
+    model = build_graph(large, outputs=("one",))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 50_000, 4]), "to_many"))
+    assert "a picture has 200000 features" in refused(model.SerializeToString())
+
+
 def test_a_branch_that_only_computes_is_taken():
     data = build_graph(branch(constant()), outputs=("either",)).SerializeToString()
     assert load_onnx_encoder(SETTINGS, data).extract(pictures()).shape == (3, 2)

@@ -33,7 +33,7 @@ from pipelines.data.label_findings import (
 )
 from pipelines.data.sources import NiftiSource, PictureSource, TableLabels, TableSource
 from pipelines.data.study import Unusable
-from pipelines.hospital import released_counts, released_scores
+from pipelines.hospital import released_counts, released_scores, scoring
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.opening import parse_opening
 from pipelines.loader.document import ConfigError, read_yaml
@@ -43,6 +43,8 @@ from pipelines.phantom.files import write
 from pipelines.phantom.findings import PHANTOM_FINDINGS
 from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
+from pipelines.run import main as run
+from pipelines.runs.exits import Exit
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
 from privacy.dp.access import Rows
@@ -411,6 +413,13 @@ def test_a_hospital_with_a_budget_counts_its_findings_once_for_what_one_histogra
     again, later = released_counts.count_once(hospital, Call("r/ingest", 1, "ingest", {}), cohort, {})
     assert again == counted and len(asked) == 5, "counted once"
     assert later == event, "and not paid, as no ledger says that it left"
+    file = hospital.vault / released_counts.COUNTED_FILE
+    content = json.loads(file.read_text())
+    del content["counted"]["findings"]  # as versions wrote that counted no findings
+    file.write_text(json.dumps(content))
+    with pytest.raises(Refused, match="another_cohort") as caught:
+        released_counts.count_once(hospital, Call("r/ingest", 2, "ingest", {}), cohort, {})
+    assert "counts 0 findings" in str(caught.value.__cause__)
 
 
 def test_scores_under_a_budget_say_released_numbers_alone(tmp_path, monkeypatch):
@@ -463,6 +472,33 @@ def test_hospitals_with_a_budget_learn_findings_and_book_one_count(finished_run)
                 for w, h, b in zip(test[::3], test[1::3], test[2::3], strict=True)
             ]
             assert from_file(path).facts["finding_patients"] == [n for each in sums for n in each]
+
+
+@pytest.mark.chance(1e-9, "noise leaves none of 40 training patients in four cells")
+@pytest.mark.parametrize("kind", ["findings", "classes"])
+def test_a_hospital_with_a_budget_whose_test_patients_are_gone_answers_as_any_other(kind, tmp_path, monkeypatch):
+    """An error would tell what its released counts hide."""
+    said = several() if kind == "findings" else copy.deepcopy(BASE) | {"model": several()["model"]}
+    said |= {"name": "private", "privacy": {"epsilon": 8.0, "delta": 1e-4}, "pooling": "refused"}
+    for site in said["sites"].values():
+        site["policy"] = {"budget": {"epsilon": 100.0, "delta": 1e-4}, "min_patients": 1}
+        site["source"]["patients"] = 80
+    said["train"] = BASE["train"] | {"methods": {"fedavg": {"name": "fedavg"}}, "schedule": {"rounds": 1}}
+    said["evaluate"] = {"checkpoint": "latest", "copies": 5, "public": False, "reference": None}
+    said["audit"] = {"membership": False}
+    rows_of = scoring.rows_of
+
+    def leave_no_test_patient(*arguments):
+        splits = rows_of(*arguments)
+        gone = splits["test"]
+        return {**splits, "test": Rows(gone.x[:0], gone.y[:0], gone.patient[:0])}
+
+    monkeypatch.setattr(scoring, "rows_of", leave_no_test_patient)
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(yaml.safe_dump(said))
+    assert run(["tiny.yaml"]) == Exit.OK
+    ledgers = [*read_lines(tmp_path / "runs" / "private" / "sites" / "a" / "ledger.jsonl")]
+    assert [line["refused"] for line in ledgers if line["request"] == "evaluate"] == [None]
 
 
 def test_a_private_run_releases_noised_histograms_of_each_finding(finished_run):

@@ -112,8 +112,33 @@ def test_a_lock_of_a_process_that_is_gone_is_no_work(folder):
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    (folder / "second" / name).write_text(json.dumps({**holder, "pid": pid}))
-    assert {line.name: line.state for line in summarize_runs(folder)}["second"].startswith("stopped")
+    place = folder / "second" / name
+    for wrong in ({"pid": pid}, {"pid": 0}, {"pid": 2**70}, {"pid": "x"}, {"host": "elsewhere"}):
+        place.write_text(json.dumps({**holder, **wrong}))
+        if "host" in wrong:
+            assert state_of_second(folder).startswith("at work"), "a machine that is not seen from here"
+            for path in [folder / "second", *(folder / "second").rglob("*")]:
+                os.utime(path, (1e9, 1e9), follow_symlinks=False)
+        assert state_of_second(folder).startswith("stopped"), wrong
+
+
+def state_of_second(folder: Path) -> str:
+    return {line.name: line.state for line in summarize_runs(folder)}["second"]
+
+
+def test_a_run_that_cannot_be_listed_is_a_line_with_its_reason(folder, monkeypatch):
+    listed = os.listdir
+
+    def refuse(path):
+        if "second" in str(path) and "train" in str(path):
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    first, second = summarize_runs(folder)
+    assert (first.state, second.state, second.trouble) == (
+        "done", "unknown", "it cannot be read (PermissionError: Permission denied)"
+    )  # fmt: skip
 
 
 def test_a_folder_that_is_none_is_a_wrong_command_line(tmp_path, capsys):

@@ -397,6 +397,8 @@ def _read_tables(
         if not folder.has(name):
             continue  # the central baseline: no model of this hospital's own
         tensors = from_bytes(folder.read(name)).tensors
+        if "y" in tensors and not len(tensors["y"]):
+            continue  # its test patients are gone, and it answered by released counts
         tables[line["label"]] = {home_pair: evidence_of(hospital, tensors, copies, **kind)}
         low = low or read_patient_scores(tensors, FLOOR)
         guess = guess or {n.removeprefix(FLOOR): t for n, t in tensors.items() if n.startswith(f"{FLOOR}prob")}
