@@ -133,6 +133,9 @@ def find_work_problems(algorithm: Algorithm, task: Task, work: Work, spacing: Sp
         if work.augment != "none" and len(task.inputs) < 3:
             text = f"{work.augment} is for images, not for features; examples are {list(task.inputs)}; say none"
             problems.append(Problem(("augment",), text))
+        if work.randomize and len(task.inputs) < 3:
+            text = f"{work.randomize:g} disturbs images, and examples are features, {list(task.inputs)}; say 0"
+            problems.append(Problem(("randomize",), text))
         problems += [each.within("torchio") for each in find_view_problems(work.torchio, task.inputs, spacing)]
     return problems
 

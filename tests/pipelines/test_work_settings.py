@@ -125,13 +125,14 @@ def test_torchio_is_refused_for_tables_and_for_what_is_cached_of_images():
     validate(cached)
 
 
-def test_cached_features_are_not_mirrored():
-    made = settings({"augment": "flip"})
+def test_cached_features_are_neither_mirrored_nor_disturbed():
+    made = settings({"augment": "flip", "randomize": 1.0})
     made["train"]["method_model"] = {
         "fedavg": {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc"}
     }
     assert "train.work.augment: flip is for images, not for features; examples are [32]; say none" in problems(made)
-    made["train"]["method_work"] = {"fedavg": {"augment": "none"}}
+    assert "train.work.randomize: 1 disturbs images, and examples are features, [32]; say 0" in problems(made)
+    made["train"]["method_work"] = {"fedavg": {"augment": "none", "randomize": 0.0}}
     validate(made)
 
 

@@ -40,8 +40,8 @@ def problems(run: RunSettings) -> list[Problem]:
             found_problems.append(Problem(("train", "methods", label), f"{text}or choose another method"))
     for label, site, work in list_works(run):
         found_problems += _work_problems(run, label, site, work)
-        if work.randomize and run.images.kind in ("features", "tensors"):
-            text = f"{work.randomize:g} disturbs images of a known range, and these are {run.images.kind}; say 0"
+        if work.randomize and run.images.kind == "tensors":
+            text = f"{work.randomize:g} disturbs images of a known range, and that of tensors is unknown; say 0"
             found_problems.append(Problem(("train", "work", "randomize"), text))
         if work.transform is not None and run.images.kind != "tensors":
             text = f"{work.transform.function} gives views of examples that are tensors, and these are "
