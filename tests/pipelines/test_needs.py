@@ -63,10 +63,16 @@ def known_target() -> dict[str, Any]:
     return made
 
 
+def on_features() -> dict[str, Any]:
+    made = smallest(model=FEATURES)
+    made["train"]["work"] = {"lr": 0.01, "batch": 16}
+    return made
+
+
 KINDS = {
     "pooled": pooled,
     "central": central,
-    "features": lambda: smallest(model=FEATURES),
+    "features": on_features,
     "augmented": augmented,
     "harmonized": harmonized,
     "known target": known_target,

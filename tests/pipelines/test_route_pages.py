@@ -58,7 +58,7 @@ def section(text: str, name: str) -> str:
 
 
 def cells(table: str) -> list[list[str]]:
-    rows = re.findall(r"<tr>(.*?)</tr>", table.partition("<tbody>")[2], flags=re.S)
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", table.partition("<tbody>")[2], flags=re.S)
     return [[words(one) for one in re.findall(r"<t[hd].*?</t[hd]>", row, flags=re.S)] for row in rows]
 
 

@@ -649,7 +649,8 @@ def test_what_a_method_says_at_first_is_non_private_unless_data_access_booked_it
 
 def test_data_access_of_a_run_is_private_counts_as_the_hospital_declares_and_augments_as_asked(tmp_path):
     own, cohort = hospital(tmp_path)
-    start = learn.parse_opening(own, said(cohort, work={**to_plain(WORK), "augment": "flip"}))
+    start = learn.parse_opening(own, said(cohort))
+    start = replace(start, work=replace(start.work, augment="flip"))
     access = learn.data_access(own, cohort_of(own, cohort), start, 0)
     assert (access.counts, access.protection.cut, access.augment is not None) == (COUNTS, "real", True)
     silent, cohort = hospital(tmp_path / "b", Policy(public=()))
