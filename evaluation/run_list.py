@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal, TypeAlias
 
 from evaluation.rendering import render_template
 from evaluation.wording import format_number
 
 MOST_COMPARED = 8
 """Runs whose settings stand side by side: the newest ones."""
-AT_WORK = "at work"
+State: TypeAlias = Literal["done", "at work", "stopped", "unknown"]
 LONGEST = 120  # characters of a setting
 
 
@@ -59,17 +60,18 @@ class Training:
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run. state: in words. finished: when its newest report was written, in seconds since 1970; None = never.
-    seconds: of the stages that are stored. size: of its folder, in bytes. epsilons: what left cost a patient, in words,
-    each kind once. settings: of its newest report, by path. page: the address of its page; empty if it has none.
-    trainings: of a run that is not done, how far they are. trouble: what of it cannot be read.
+    """A run. finished: when its newest report was written, in seconds since 1970; None = never. seconds: of the stages
+    that are stored. size: of its folder, in bytes. after: the stage whose artifact is the newest. epsilons: what left
+    cost a patient, in words, each kind once. settings: of its newest report, by path. page: the address of its page;
+    empty if it has none. trainings: of a run that is not done, how far they are. trouble: what of it cannot be read.
     """
 
     name: str
-    state: str
+    state: State
     finished: float | None
     seconds: float
     size: int
+    after: str = ""
     models: tuple[HospitalModel, ...] = ()
     epsilons: tuple[str, ...] = ()
     settings: Mapping[str, str] | None = None
@@ -78,9 +80,9 @@ class RunLine:
     trouble: str = ""
 
     @property
-    def is_at_work(self) -> bool:
-        """Whether a process works on it."""
-        return self.state.startswith(AT_WORK)
+    def progress(self) -> str:
+        """Its state, and how far it is unless it is done."""
+        return f"{self.state} after {self.after}" if self.after and self.state != "done" else self.state
 
     @property
     def when(self) -> str:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from evaluation.run_list import AT_WORK, HospitalModel, RunLine, Training, flatten_settings, render_run_list
+from evaluation.run_list import HospitalModel, RunLine, State, Training, flatten_settings, render_run_list
 from evaluation.wording import format_duration, format_number, format_size
 from pipelines.loader.command_line import add_json_argument, command_parser
 from pipelines.runs.exits import Exit, end_process
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     os.umask(0o077)
     while True:
         runs = summarize_runs(folder)
-        follows = options.watch if any(run.is_at_work for run in runs) else None
+        follows = options.watch if any(run.state == "at work" for run in runs) else None
         date = datetime.now(UTC).isoformat(timespec="seconds")
         write_whole(folder / INDEX, render_run_list(runs, folder.resolve().name, date, follows).encode())
         if follows is None:
@@ -90,7 +90,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 def summarize_runs(folder: Path) -> list[RunLine]:
     """All runs of a folder: those at work, then the newest report first, then those without one by name."""
     lines = [summarize_run(run) for run in list_runs(folder)]
-    return sorted(lines, key=lambda line: (not line.is_at_work, -(line.finished or 0.0), line.name))
+    return sorted(lines, key=lambda line: (line.state != "at work", -(line.finished or 0.0), line.name))
 
 
 def summarize_run(run: Path) -> RunLine:
@@ -109,10 +109,8 @@ def _summarize(run: Path) -> RunLine:
     (stored, troubles), (_, size, changed) = _list_artifacts(run), measure_size(run)
     report = max((artifact for artifact in stored if artifact.stage == REPORT), key=lambda a: a.finished, default=None)
     newest = max(stored, key=lambda artifact: artifact.finished, default=None)
-    state = "done" if report is not None and report == newest else "stopped"
-    state = AT_WORK if _is_at_work(run, changed) else state
-    if state != "done" and newest is not None:
-        state += f" after {newest.stage}"
+    ended: State = "done" if report is not None and report == newest else "stopped"
+    state: State = "at work" if _is_at_work(run, changed) else ended
     shown: dict[str, Any] = {}
     if report is not None:
         try:
@@ -122,6 +120,7 @@ def _summarize(run: Path) -> RunLine:
     return RunLine(
         name=run.name,
         state=state,
+        after="" if newest is None else newest.stage,
         finished=None if report is None else report.finished,
         seconds=math.fsum(artifact.seconds for artifact in stored),
         size=size,
@@ -231,7 +230,7 @@ def _build_table(lines: Sequence[RunLine]) -> Table:
     for line in lines:
         weak = "" if line.is_assessable else "*"
         score = f"{line.measure} {format_number(line.mean)}{weak}" if line.measure else "–"
-        state = f"{line.state} ({line.trouble})" if line.trouble else line.state
+        state = f"{line.progress} ({line.trouble})" if line.trouble else line.progress
         costs = "; ".join(line.epsilons) or "–"
         time, size = format_duration(line.seconds), format_size(line.size)
         table.add_row(line.name, state, line.when, line.methods or "–", score, costs, time, size)

@@ -80,9 +80,8 @@ def evaluate_model(hospital: Hospital, context: Context[Evaluate]) -> Done[Score
     noise = Part(cut_of(cohort), "test", Gaussian(start.evaluation_noise)) if private else NON_PRIVATE
     check_affordable(hospital, [noise], context.call)
     splits = rows_of(cohort, hospital.device, start.target)
-    if not len(splits["test"].y) and not (
-        private and hospital.policy.promises
-    ):  # released counts say how many there are
+    is_count_released = private and hospital.policy.promises  # then an error would tell what released counts hide
+    if not len(splits["test"].y) and not is_count_released:
         raise Refused("no_test_patients")
     training_rows = rows_of(of_patients(cohort), hospital.device, start.target)["train"]
     served = _build_served_network(hospital, start, cohort, module, training_rows, variant, _read_moments(question))

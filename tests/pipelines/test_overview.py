@@ -51,9 +51,9 @@ def test_runs_at_work_stopped_and_damaged_stand_beside_the_others(folder):
     shutil.rmtree(folder / "second" / "report")
     with RunLock(folder / "second"):
         at_work = {line.name: line for line in summarize_runs(folder)}["second"]
-        assert at_work.state.startswith("at work after ") and at_work.finished is None
+        assert at_work.progress.startswith("at work after ") and at_work.finished is None
     stopped = {line.name: line for line in summarize_runs(folder)}["second"]
-    assert stopped.state == at_work.state.replace("at work", "stopped")
+    assert stopped.progress == at_work.progress.replace("at work", "stopped")
     assert (stopped.methods, stopped.settings, stopped.trouble) == ("", None, "")
     (manifest,) = (folder / "second").glob("train/*/manifest.json")
     manifest.write_text("{")
