@@ -129,6 +129,10 @@ def find_work_problems(algorithm: Algorithm, task: Task, work: Work, spacing: Sp
         problems.append(
             Problem(("mixup",), f"{work.mixup:g} blends batches, and {algorithm.name} has none: {why}; {remedy}")
         )
+    if work.foreground and task.patch is None:
+        what = getattr(task.model, "name", type(task.model).__name__)
+        text = f"{work.foreground:g} is for patches, and {what} is trained on whole images; say 0, or take planned"
+        problems.append(Problem(("foreground",), text))
     if not without_batches(algorithm):  # else nobody draws views
         if work.augment != "none" and len(task.inputs) < 3:
             text = f"{work.augment} is for images, not for features; examples are {list(task.inputs)}; say none"
@@ -136,7 +140,7 @@ def find_work_problems(algorithm: Algorithm, task: Task, work: Work, spacing: Sp
         if work.randomize and len(task.inputs) < 3:
             text = f"{work.randomize:g} disturbs images, and examples are features, {list(task.inputs)}; say 0"
             problems.append(Problem(("randomize",), text))
-        problems += [each.within("torchio") for each in find_view_problems(work.torchio, task.inputs, spacing)]
+        problems += [each.within("torchio") for each in find_view_problems(work.torchio, task.trained_inputs, spacing)]
     return problems
 
 

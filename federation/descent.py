@@ -73,17 +73,19 @@ class Rate:
 class Work:
     """The local work of one round, the same for every method unless a method or a site overrides a field.
 
-    epochs or steps: exactly one of them. keep_optimizer: whether a site keeps its optimizer state between rounds.
-    balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps or
-    with random smooth deformations (elastic). transform: a registered function that gives a view of one training
-    example, before `augment`. torchio: random transforms of TorchIO (`federation.torchio_views`), in this order, after
-    `transform` and before `augment`. rate: how the learning rate changes over rounds. clip_norm: the largest norm of a
-    step's gradient, with what a method adds to it; null = any. label_smoothing: s in (1 - s) CE + s (the mean over
-    classes of -log p), in training losses alone. mixup: alpha, where each batch is blended with a permutation of itself
-    by a share from Beta(alpha, alpha) (`privacy.dp.mixup`), 0 = not; not in private training. decay_on: what weight
-    decay is for, all parameters or only those of two or more axes, without biases and norms. randomize: strength of the
-    additional random disturbance of images, 1 = as in `federation.randomization`. precision, channels_last: settings of
-    passes through a network, see `privacy.dp.passes`; not in private training.
+    epochs or steps: exactly one of them. nesterov: the momentum of sgd is Nesterov's. keep_optimizer: whether a site
+    keeps its optimizer state between rounds. balance: draw the classes of the training split equally often. augment:
+    flips, or flips with small affine maps or with random smooth deformations (elastic). transform: a registered
+    function that gives a view of one training example, before `augment`. torchio: random transforms of TorchIO
+    (`federation.torchio_views`), in this order, after `transform` and before `augment`. rate: how the learning rate
+    changes over rounds. clip_norm: the largest norm of a step's gradient, with what a method adds to it; null = any.
+    label_smoothing: s in (1 - s) CE + s (the mean over classes of -log p), in training losses alone. mixup: alpha,
+    where each batch is blended with a permutation of itself by a share from Beta(alpha, alpha) (`privacy.dp.mixup`), 0
+    = not; not in private training. foreground: the share of patches about foreground, for a model that is trained on
+    patches (`federation.patches`). decay_on: what weight decay is for, all parameters or only those of two or more
+    axes, without biases and norms. randomize: strength of the additional random disturbance of images, 1 = as in
+    `federation.randomization`. precision, channels_last: settings of passes through a network, see `privacy.dp.passes`;
+    not in private training.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -95,6 +97,7 @@ class Work:
     steps: int | None = None
     weight_decay: float = 0.0
     momentum: float = 0.0
+    nesterov: bool = False
     keep_optimizer: bool = True
     balance: bool = False
     augment: Literal["none", "flip", "affine", "elastic"] = "none"
@@ -108,6 +111,7 @@ class Work:
     decay_on: Literal["all", "weights"] = "all"
     label_smoothing: float = 0.0
     mixup: float = 0.0
+    foreground: float = 0.0
 
     def __post_init__(self) -> None:
         problems = unmet(
@@ -118,6 +122,7 @@ class Work:
             weight_decay=(self.weight_decay >= 0, ">= 0"),
             momentum=(0 <= self.momentum < 1, "in [0, 1)"),
             mixup=(0 <= self.mixup <= 100, "in [0, 100]"),
+            foreground=(0 <= self.foreground <= 1, "in [0, 1]"),
             label_smoothing=(0 <= self.label_smoothing < 1, "in [0, 1)"),
             randomize=(0 <= self.randomize <= 3, "in [0, 3]"),
             epochs=(self.epochs is None or self.epochs >= 1, ">= 1"),
@@ -129,6 +134,8 @@ class Work:
             problems.append(Problem((), text))
         if self.momentum and self.optimizer != "sgd":
             problems.append(Problem(("momentum",), f"belongs to sgd, found {self.optimizer}"))
+        if self.nesterov and not self.momentum:
+            problems.append(Problem(("nesterov",), "needs a momentum above 0, found 0: say nesterov: false"))
         refuse(problems)
 
     def at_round(self, round_: int, rounds: int) -> Work:
@@ -309,7 +316,7 @@ def _step_optimizer(work: Work, group: _Group, state: dict[str, Tensor]) -> None
         buffers = [state.get(key) for key in keys]
         sgd(
             values, gradients, buffers, lr=lr, momentum=work.momentum, weight_decay=weight_decay, dampening=0.0,
-            nesterov=False, maximize=False,
+            nesterov=work.nesterov, maximize=False,
         )  # fmt: skip
         state |= {key: buffer for key, buffer in zip(keys, buffers, strict=True) if buffer is not None}
         return

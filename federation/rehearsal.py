@@ -192,6 +192,8 @@ def zero_patients(task: Task, count: int = 2) -> dict[Split, Rows]:
         labels = torch.arange(count) % 2 * STEPS
     elif task.kind == "findings":
         labels = encode_findings((torch.arange(count) % 2)[:, None].expand(count, task.classes))
-    y = labels.view(count, *[1] * len(task.spatial)).repeat(1, *task.spatial)
-    rows = Rows(torch.zeros(count, *task.inputs), y, torch.arange(count))
+    inputs = task.trained_inputs
+    spatial = inputs[1:] if task.kind == "segmentation" else ()
+    y = labels.view(count, *[1] * len(spatial)).repeat(1, *spatial)
+    rows = Rows(torch.zeros(count, *inputs), y, torch.arange(count))
     return {"train": rows, "validation": rows}

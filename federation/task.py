@@ -28,7 +28,8 @@ SMOOTH = 1e-5  # in both parts of the Dice ratio, as in MONAI: an absent class t
 
 
 class Output(NamedTuple):
-    """What every network returns. logits: (b, classes); features: (b, d); maps: class activation maps or None.
+    """What every network returns. logits: (b, classes); features: (b, d); maps: class activation maps or None; deep:
+    logits of lower resolutions for deep supervision, the highest first, in training mode.
 
     In segmentation logits are (b, classes, *spatial), features (b, d, *spatial), and maps None. In regression logits
     are (b, 1): -1 is the low end of the range, 1 the high end. Of findings each has a logit of its own, (b, findings).
@@ -37,12 +38,14 @@ class Output(NamedTuple):
     logits: Tensor
     features: Tensor
     maps: Tensor | None = None
+    deep: tuple[Tensor, ...] = ()
 
 
 class Model(Protocol):
     """Settings that build a network. Its parts are named `stem`, `blocks.k`, `head`, so that methods can split it.
 
-    A segmentation model has an attribute `kind`. A model of labels that can also give one number an example, or several
+    A segmentation model has an attribute `kind`, and one that is trained on patches of images `patch`, their sides. A
+    model of labels that can also give one number an example, or several
     findings, because its loss is `label_loss`, has an attribute `numbers`, which is True.
     """
 
@@ -128,6 +131,17 @@ class Task:
     def spatial(self) -> tuple[int, ...]:
         """Shape of one example's target: its sides in segmentation, empty where there is one label."""
         return self.inputs[1:] if self.kind == "segmentation" else ()
+
+    @property
+    def patch(self) -> tuple[int, ...] | None:
+        """Sides of the patches on which the model is trained; None = whole images."""
+        sides: tuple[int, ...] | None = getattr(self.model, "patch", None)
+        return sides
+
+    @property
+    def trained_inputs(self) -> tuple[int, ...]:
+        """Shape of what a step of training sees of an example: a patch, or all of it."""
+        return self.inputs if self.patch is None else (self.inputs[0], *self.patch)
 
     def network(self) -> nn.Module:
         """A new network, initialized from torch's generator, or by `begun`."""

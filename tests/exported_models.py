@@ -15,6 +15,7 @@ from federation.models.cnn import Cnn
 from federation.models.features import Features as OnFixed
 from federation.models.mlp import Mlp
 from federation.models.monai import Monai
+from federation.models.planned import Planned
 from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
 from federation.task import Kind, Task
@@ -26,6 +27,13 @@ from pipelines.exports.network import trial_examples
 from pipelines.models.file import Origin, Ready
 
 MASKS: Kind = "segmentation"
+PLANNED = Planned(
+    patch=(4, 8, 8),
+    kernels=((1, 3, 3), (3, 3, 3), (3, 3, 3)),
+    strides=((1, 1, 1), (1, 2, 2), (2, 2, 2)),
+    filters=(4, 8, 8),
+    mirror=True,
+)
 ORIGIN = Origin(label="fedavg", site="a", run="tiny/fedavg-0", algorithm={"name": "fedavg", "weights": "size"})
 
 
@@ -81,6 +89,9 @@ NETWORKS: dict[str, Callable[[], Ready]] = {
     "unet": lambda: model(Task(UNet(levels=1, width=4), (1, 8, 8), 2, "segmentation"), Slices(size=8)),
     "unet of volumes": lambda: model(
         Task(UNet(levels=1, width=4), (1, 8, 16, 16), 3, "segmentation"), Volumes(size=16, depth=8), window=(4, 8, 8)
+    ),
+    "planned": lambda: model(
+        Task(PLANNED, (1, 8, 16, 16), 3, "segmentation"), Volumes(size=16, depth=8), window=PLANNED.patch
     ),
     "resnet18": lambda: model(Task(ResNet18(width=8, small=True), (3, 16, 16), 2), Pictures(size=16)),
     "monai": lambda: model(

@@ -23,6 +23,7 @@ from federation.models.mlp import Mlp, MlpModule
 from federation.models.unet import UNet
 from federation.outcome import Outcome
 from federation.participant import answer_training_call, list_rounds, prune_models
+from federation.patches import build_patch_views
 from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import Forms, initial_parameters, rehearse_forms
 from federation.rounds import Schedule, Trust, conduct_training
@@ -211,17 +212,20 @@ class Hospital:
         return hide_reply(self.algorithm, reply, secret=self.keys.secret, keys=keys, site=self.name, call=call)
 
     def access(self, seed: int) -> Access:
+        patch, work = self.task.patch, self.work
+        augment = None if patch is None else build_patch_views(patch, work.foreground)
         if self.protection is None:
-            work = self.work
             return open_access(
                 self.splits,
                 batch=work.batch,
                 seed=seed,
                 balance=work.balance,
+                augment=augment,
                 passes=work.passes,
                 mixup=work.mixup,
             )
-        return open_private(self.splits, self.protection, counts=NOTHING, source=random.Random(seed).randbytes)
+        source = random.Random(seed).randbytes
+        return open_private(self.splits, self.protection, augment=augment, counts=NOTHING, source=source)
 
     @property
     def stream(self) -> str:

@@ -9,6 +9,7 @@ from federation.models.features import Features
 from federation.models.mlp import Mlp
 from federation.models.monai import Monai
 from federation.models.own import Own
+from federation.models.planned import Planned
 from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
 from federation.registry import Group
@@ -17,7 +18,7 @@ from federation.task import Model
 OnFeatures: TypeAlias = Clip | Features
 """Networks whose input are features, which a hospital computes once for each image."""
 
-AnyModel: TypeAlias = Cam | Clip | Cnn | Features | Mlp | Monai | Own | ResNet18 | UNet
+AnyModel: TypeAlias = Cam | Clip | Cnn | Features | Mlp | Monai | Own | Planned | ResNet18 | UNet
 
 MODELS = Group("models", "network", get_args(AnyModel), Model)
 NamedModel: TypeAlias = Annotated[AnyModel, MODELS]

@@ -84,10 +84,12 @@ def label_of(ready: Ready) -> str:
 
 
 def examples_shape(ready: Ready) -> tuple[int, ...]:
-    """Shape of one example: what the network takes, before the normalization and the axes of a table's line."""
+    """Shape of one example: what the network takes, a patch where it is trained on patches, before the normalization
+    and the axes of a table's line.
+    """
     if isinstance(ready.images, Features) and ready.axes is not None:
         return ready.images.columns
-    return ready.task.inputs
+    return ready.task.trained_inputs
 
 
 def class_names(ready: Ready) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from federation.descent import Site
 from federation.membership import is_separable
 from federation.merging import shorten_update
 from federation.participant import answer_training_call, prune_models
+from federation.patches import build_patch_views
 from federation.randomization import build_disturbance
 from federation.randomness import derive_seed, use_seed
 from federation.summing import KEY, Unsummable, hide_reply
@@ -321,6 +322,8 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
         augment = build_views(build_torchio_function(start.work.torchio, flat=flat, spacing=spacing), after=augment)
     if start.work.transform is not None:
         augment = build_views(start.work.transform, after=augment)
+    if start.task.patch is not None:
+        augment = build_patch_views(start.task.patch, start.work.foreground, after=augment)
     if start.protection is None:
         work = start.work
         return open_access(

@@ -18,7 +18,8 @@ def predict_classes(task: Task, module: nn.Module, x: Tensor, *, window: Sequenc
         task: what was learnt.
         module: the trained network, on the device of the images.
         x: (n, C, *spatial).
-        window: sides of half-overlapping windows, weighted by a Gaussian about their middle. None: whole images.
+        window: sides of half-overlapping windows, weighted by a Gaussian about their middle. None: those of the patches
+            on which the model is trained, or whole images.
 
     Raises:
         ValueError: the window has another number of sides.
@@ -36,6 +37,7 @@ def predict_probabilities(task: Task, module: nn.Module, x: Tensor, window: Sequ
     """Probabilities (n, classes, *spatial) of images x, whole or in windows, as in `answers`."""
     from monai.inferers.utils import sliding_window_inference  # slow to import
 
+    window = task.patch if window is None else window
     if window is None:
         return task.probabilities(module, x)
     probabilities: Tensor = sliding_window_inference(

@@ -177,8 +177,12 @@ def window_in(facts: Mapping[str, Json]) -> tuple[int, ...] | None:
 
 
 def _read_window(facts: Mapping[str, Json], task: Task) -> tuple[int, ...] | None:
-    """As `window_in`. Raises: ValueError: it has other sides than the images of the task, or larger ones."""
-    window, sides = window_in(facts), task.inputs[1:]
+    """As `window_in`; of a model that is trained on patches never None.
+
+    Raises:
+        ValueError: it has other sides than the images of the task, or larger ones.
+    """
+    window, sides = window_in(facts) or task.patch, task.inputs[1:]
     if window is not None and (
         len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=True))
     ):

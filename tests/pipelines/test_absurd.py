@@ -161,6 +161,16 @@ HUGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "wide resnet": (SMALL, {"name": "monai", "network": "resnet18", "arguments": {"widen_factor": 64.0}}),
     "dense": (SMALL, {"name": "monai", "network": "DenseNet", "arguments": {"growth_rate": 4096, "bn_size": 64}}),
     "unet": (MASKS, {"name": "unet", "width": 4096, "levels": 2}),
+    "planned": (
+        MASKS,
+        {
+            "name": "planned",
+            "patch": [16, 16],
+            "kernels": [[7, 7]] * 3,
+            "strides": [[1, 1], [2, 2], [2, 2]],
+            "filters": [2048] * 3,
+        },
+    ),
     "basic": (
         MASKS,
         {"name": "monai", "network": "BasicUNet", "arguments": {"features": [4096] * 6}},
