@@ -16,6 +16,7 @@ from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.spaces import Cohorts, SiteCohort
 from pipelines.coordinator.world import World
 from pipelines.data.cohort import Cohort, to_message
+from pipelines.data.images import AnyImages
 from pipelines.data.label_numbers import LabelRange
 from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
 from pipelines.hospital.worker import make_worker
@@ -113,7 +114,7 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
         }
         classes = task.classes if task.kind == "classification" else ()
         pooled = world.ask_all(POOL, world.run(f"pool-{name}"), questions)
-        write_pooled_cohort(hospital, name, pooled, classes, task.number, task.findings)
+        write_pooled_cohort(hospital, name, pooled, world.config.images, classes, task.number, task.findings)
     return InProcess({CENTRAL: make_worker(hospital)}), {CENTRAL: SiteCohort(name, name)}
 
 
@@ -129,13 +130,14 @@ def write_pooled_cohort(
     hospital: Hospital,
     name: str,
     pooled: Mapping[str, Pooled],
+    seen: AnyImages,
     classes: Sequence[str] = (),
     number: LabelRange | None = None,
     findings: Sequence[str] = (),
 ) -> None:
     """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site.
-    classes: names of the labels, if not negative and positive. number: the range of labels that are numbers. findings:
-    names of several.
+    seen: what the images are, which their views must know. classes: names of the labels, if not negative and positive.
+    number: the range of labels that are numbers. findings: names of several.
 
     Masks, where they are what is learnt, become the cohort's label maps, whatever they were at the sites.
     """
@@ -165,7 +167,7 @@ def write_pooled_cohort(
         mask=empty.clone() if truth.dim() == 1 else truth.to(torch.uint8),
         split=torch.cat(parts["split"]),
         patients=tuple(f"pooled-{number}" for number in range(offset)),
-        recipe=_name_labels(classes, number, findings),
+        recipe={"images": to_plain(seen), **_name_labels(classes, number, findings)},
     )
     DiskFolder(hospital.cohort_folder(name)).write(COHORT, to_bytes(to_message(cohort)))
 

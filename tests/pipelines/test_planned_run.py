@@ -41,7 +41,12 @@ WORK = {
 SETTINGS = {
     **BASE,
     "sites": {
-        name: {**site, "work": {}, "source": {**site["source"], "patients": 8, "slices": 4, "damaged": 0}, "policy": {}}
+        name: {
+            **site,
+            "work": {},
+            "source": {**site["source"], "patients": 8, "slices": 4, "damaged": 0},
+            "policy": {"pooling": True},
+        }
         for name, site in BASE["sites"].items()
     },
     "task": {"kind": "segmentation", "target": "gland"},
@@ -50,7 +55,7 @@ SETTINGS = {
     "train": {
         "schedule": {"rounds": 2},
         "work": WORK,
-        "methods": {n: {"name": n} for n in ("local", "fedavg", "fenda")},
+        "methods": {n: {"name": n} for n in ("local", "fedavg", "fenda", "central")},
     },
     "evaluate": {"copies": 5, "reference": "local"},
     "audit": {"membership": False},
