@@ -1,22 +1,25 @@
 """What features of EfficientNet-Lite0 are worth on real pictures: HAM10000, alone and in a federation, private and not.
 
-    CONSILIUM_DATA=... python -m benchmarks.studies.lite0 [--splits 5]
+    CONSILIUM_DATA=... python -m benchmarks.studies.lite0 [--splits 5] [--groups '3 hospitals']
 
 Every figure is kept in benchmarks/measured/lite0.json; `python -m benchmarks.tables.derived --write encoder` writes the
 tables.
 
 Pictures, hospitals, splits by lesion, private heads and guarantees are those of benchmarks/studies/one_message.py, with
-three hospitals, and with twelve. The features are `colour`, `lite0` and both joined, scaled by the drawn pictures of
-the prior `skin_lesion`; for two floors also by each hospital's own training pictures. Splits 0 to 4 are reported.
-Components and softness of the scale were chosen among `CHOICES`, by floors and moments of three hospitals on splits 100
-and 101 (`--first 100 --splits 2` prints them); nothing else was tried. `dp_head` takes much longer, and is left out.
+three hospitals, and with twelve, by two classes and by the seven diagnoses. The features are `colour`, `lite0` and both
+joined, scaled by the drawn pictures of the prior `skin_lesion`; for two floors also by each hospital's own training
+pictures. Splits 0 to 4 are reported. Components and softness of the scale were chosen among `CHOICES`, by floors and
+moments of three hospitals with two classes on splits 100 and 101 (`--first 100 --splits 2` prints them); nothing else
+was tried, and nothing for the seven diagnoses, whose measure and hospitals are those of
+benchmarks/studies/many_classes.py. `dp_head` takes much longer, and is left out.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +30,7 @@ from benchmarks.shared.places import ROOT
 from benchmarks.shared.records import collect_splits, make_table
 from benchmarks.shared.rounds import run_rounds
 from benchmarks.shared.skin import Line, Split, number_lesions, open_picture, read_lines, split_hospitals
+from benchmarks.studies.many_classes import CLASSES, judged, macro
 from benchmarks.studies.one_message import (
     ALONE,
     CACHE,
@@ -34,7 +38,6 @@ from benchmarks.studies.one_message import (
     SIDE,
     TOGETHER,
     computed,
-    margins,
     models,
     scaled,
 )
@@ -67,8 +70,13 @@ AT_HOME = "{}, scaled at home, {}"
 STRENGTHS = np.logspace(0, 6, 13)
 EPSILONS = (1.0, 3.0, 8.0, None)
 FIRST_TRIAL = 100
-PARTS = (1, 4)
-"""Into how many hospitals each of the three archives is dealt."""
+GROUPS = {
+    "3 hospitals": (1, 2),
+    "12 hospitals": (4, 2),
+    "3 hospitals of 7 classes": (1, 7),
+    "12 hospitals of 7 classes": (4, 7),
+}
+"""Name -> into how many hospitals each of the three archives is dealt, and the number of classes."""
 COMMAND = "CONSILIUM_DATA=… python -m benchmarks.studies.lite0"
 Networks = Mapping[str, torch.nn.Module]
 Scale = tuple[int, float]
@@ -99,19 +107,50 @@ def rows_of(x: np.ndarray, split: Split, name: str) -> Rows:
     return Rows(torch.from_numpy(x[rows]).float(), torch.from_numpy(split.y[rows]), number_lesions(split.lesion[rows]))
 
 
-def fit_floor(floor: Alone, x: np.ndarray, split: Split) -> Networks:
-    """Each judged hospital's own machine."""
+class Question(NamedTuple):
+    """A split with the classes that are asked for. assessed: hospital -> classes whose AUC counts there."""
+
+    split: Split
+    classes: int
+    assessed: Mapping[str, Sequence[int]]
+
+    def mean_auc(self, scores: Callable[[str], np.ndarray]) -> float:
+        """Mean over hospitals of the mean AUC of their classes. scores: hospital -> (n, classes) of its test rows."""
+        rows = {name: self.split.test[name] for name in self.assessed}
+        return float(np.mean([macro(self.split.y[of], scores(name), self.assessed[name]) for name, of in rows.items()]))
+
+
+def pose_question(number: int, parts: int, classes: int) -> Question:
+    """A split by two classes, with hospitals of 20 pictures and 5 lesions of each, or by diagnosis."""
+    lines: list[Line] = read_lines()
+    split = split_hospitals(lines, parts, number)
+    if classes == 2:
+        return Question(split, 2, dict.fromkeys(split.judged, (1,)))
+    split = split._replace(y=np.array([CLASSES.index(line["dx"]) for line in lines]))
+    assessed = {name: judged(split.y[rows], split.lesion[rows]) for name, rows in split.test.items()}
+    return Question(split, classes, {name: own for name, own in assessed.items() if len(own) >= 3})
+
+
+def class_scores(network: torch.nn.Module, x: np.ndarray) -> np.ndarray:
+    """(n, classes) Logarithms of probabilities."""
+    logits = network(torch.from_numpy(x).float()).logits.detach().double()
+    return logits.log_softmax(dim=1).numpy()
+
+
+def fit_floor(floor: Alone, x: np.ndarray, question: Question) -> Networks:
+    """The machine of each hospital whose classes count."""
     networks = {}
-    for name in split.judged:
-        module, rows = floor.network(Task(Mlp(hidden=()), (x.shape[1],), 2)), rows_of(x, split, name)
-        fit_machine(module, rows.x, rows.y, rows.patient, 2)
+    for name in question.assessed:
+        module = floor.network(Task(Mlp(hidden=()), (x.shape[1],), question.classes))
+        rows = rows_of(x, question.split, name)
+        fit_machine(module, rows.x, rows.y, rows.patient, question.classes)
         networks[name] = module.eval()
     return networks
 
 
-def train_network(method: Local | FedAvg | Fenda, x: np.ndarray, split: Split) -> Networks:
+def train_network(method: Local | FedAvg | Fenda, x: np.ndarray, question: Question) -> Networks:
     """Each hospital's network with one hidden layer on the features."""
-    task = Task(Mlp(hidden=HIDDEN), (x.shape[1],), 2)
+    task, split = Task(Mlp(hidden=HIDDEN), (x.shape[1],), question.classes), question.split
     sites = {
         name: Site(name, task, WORK, open_access({"train": rows_of(x, split, name)}, batch=WORK.batch, seed=0))
         for name in split.train
@@ -124,6 +163,7 @@ def train_network(method: Local | FedAvg | Fenda, x: np.ndarray, split: Split) -
 def lines_of(
     number: int,
     parts: int,
+    classes: int,
     real: Mapping[str, np.ndarray],
     public: Mapping[str, np.ndarray],
     *,
@@ -132,14 +172,11 @@ def lines_of(
     with_networks: bool = True,
 ) -> Iterator[tuple[str, float | None, float]]:
     """(line of the table, epsilon, mean AUC) on one split."""
-    from sklearn.metrics import roc_auc_score
-
-    lines: list[Line] = read_lines()
-    split = split_hospitals(lines, parts, number)
+    question = pose_question(number, parts, classes)
+    split = question.split
 
     def mean_auc(x: np.ndarray, networks: Networks) -> float:
-        scores = {name: margins(networks[name], x[split.test[name]]) for name in split.judged}
-        return float(np.mean([roc_auc_score(split.y[split.test[name]], scores[name]) for name in split.judged]))
+        return question.mean_auc(lambda name: class_scores(networks[name], x[split.test[name]]))
 
     def scale(features: str, how: Scale) -> np.ndarray:
         components, softness = how
@@ -149,11 +186,11 @@ def lines_of(
     for features in FEATURES:
         x = scale(features, plain[features])
         for label, floor in FLOORS.items():
-            yield f"{features}, {label}", None, mean_auc(x, fit_floor(floor, x, split))
-        for label, value in score_at_home(real[features], split).items() if with_networks else ():
+            yield f"{features}, {label}", None, mean_auc(x, fit_floor(floor, x, question))
+        for label, value in score_at_home(real[features], question).items() if with_networks else ():
             yield AT_HOME.format(features, label), None, value
         for label, method in NETWORKS.items() if with_networks else ():
-            yield f"{features}, {label}", None, mean_auc(x, train_network(method, x, split))
+            yield f"{features}, {label}", None, mean_auc(x, train_network(method, x, question))
         for epsilon in EPSILONS:
             x = scale(features, (plain if epsilon is None else private)[features])
             solve = models(x, split.y, split.lesion, split.train, epsilon)
@@ -161,24 +198,27 @@ def lines_of(
             yield f"{features}, moments together", epsilon, mean_auc(x, solve(TOGETHER))
 
 
-def score_at_home(x: np.ndarray, split: Split) -> dict[str, float]:
-    """Mean AUC of two machines of scikit-learn on features that each hospital standardizes by its own."""
+def score_at_home(x: np.ndarray, question: Question) -> dict[str, float]:
+    """Mean AUC of two machines of scikit-learn on features that each hospital standardizes by its own, one class
+    against the rest.
+    """
     from sklearn.linear_model import RidgeClassifierCV
-    from sklearn.metrics import roc_auc_score
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC
 
+    split = question.split
+
+    def decide(machine: RidgeClassifierCV | SVC, name: str) -> np.ndarray:
+        train, test = split.train[name], split.test[name]
+        decisions = np.zeros((len(test), question.classes))
+        for c in question.assessed[name]:
+            fitted = make_pipeline(StandardScaler(), machine).fit(x[train], split.y[train] == c)
+            decisions[:, c] = fitted.decision_function(x[test])
+        return decisions
+
     machines = {"ridge alone": RidgeClassifierCV(alphas=STRENGTHS), "SVM alone": SVC(C=1.0)}
-    means = {}
-    for label, machine in machines.items():
-        scores = []
-        for name in split.judged:
-            train, test = split.train[name], split.test[name]
-            fitted = make_pipeline(StandardScaler(), machine).fit(x[train], split.y[train])
-            scores.append(roc_auc_score(split.y[test], fitted.decision_function(x[test])))
-        means[label] = float(np.mean(scores))
-    return means
+    return {label: question.mean_auc(partial(decide, machine)) for label, machine in machines.items()}
 
 
 def try_components(splits: range, real: Mapping[str, np.ndarray], public: Mapping[str, np.ndarray]) -> None:
@@ -188,7 +228,7 @@ def try_components(splits: range, real: Mapping[str, np.ndarray], public: Mappin
         scales = dict.fromkeys(FEATURES, how)
         values: dict[tuple[str, float | None], list[float]] = {}
         for number in splits:
-            lines = lines_of(number, 1, real, public, plain=scales, private=scales, with_networks=False)
+            lines = lines_of(number, 1, 2, real, public, plain=scales, private=scales, with_networks=False)
             for label, epsilon, value in lines:
                 values.setdefault((label, epsilon), []).append(value)
         for (label, epsilon), each in values.items():
@@ -223,13 +263,14 @@ def _place(label: str, order: Sequence[str]) -> tuple[int, str]:
 
 
 def main() -> None:
-    options = ask_splits(__doc__, "lite0", splits=5)
+    options = ask_splits(__doc__, "lite0", splits=5, groups=[*GROUPS])
     real, public = compute_features()
     if options.first >= FIRST_TRIAL:
         try_components(range(options.first, options.first + options.splits), real, public)
         return
     lines = partial(lines_of, real=real, public=public)
-    collect_splits(options, {f"{3 * parts} hospitals": partial(lines, parts=parts) for parts in PARTS})
+    groups = {name: partial(lines, parts=parts, classes=classes) for name, (parts, classes) in GROUPS.items()}
+    collect_splits(options, {name: groups[name] for name in options.groups or GROUPS})
 
 
 if __name__ == "__main__":
