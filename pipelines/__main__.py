@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Command] = {
     "run": Command("pipelines.run", "everything that a configuration says, from files to the report"),
     "check": Command("pipelines.run", "look at settings, files and methods of a run; compute nothing", ("--check",)),
     "init": Command("pipelines.init", "look at a folder of studies, and write the configuration that fits it"),
+    "plan": Command("pipelines.plan", "ask hospitals what their studies are, and plan a segmentation as nnU-Net does"),
     "study": Command("pipelines.study", "one run in several cases and with several seeds, and one page on all of them"),
     "predict": Command("pipelines.predict", "a finished model on new patients"),
     "export": Command("pipelines.export", "a finished model as ONNX file, MONAI bundle and model card"),

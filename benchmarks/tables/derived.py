@@ -108,6 +108,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "one-message": one_message,
     "one-message-phantom": one_message_phantom,
     "own-norms": of_one("studies.own_norms", "own_norms"),
+    "planned": of_one("studies.planned", "planned"),
     "partitions": partitions,
     "poisoned": of_one("studies.poisoned", "poisoned"),
     "prompts": of_one("studies.prompts", "prompts"),

@@ -43,6 +43,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     made.add_argument("--check", action="store_true", help="look at settings, files and methods; compute nothing")
     made.add_argument("--headers", action="store_true", help="as --check, and look inside the files: a line a site")
+    made.add_argument("--fingerprint", action="store_true", help="ask hospitals what their studies are; run nothing")
     made.add_argument("--explain", action="store_true", help="say what would run and why; run nothing")
     made.add_argument("--engine", choices=("in_process", "flare"), default="in_process", help="who carries questions")
     made.add_argument("--kit", metavar="FOLDER", help="with --engine flare: the startup kit of who submits the run")
@@ -84,7 +85,8 @@ def transport_free_arguments(options: argparse.Namespace) -> Iterator[str]:
     for flag, value in (("--only", options.only), ("--from", options.first), ("--until", options.until)):
         if value is not None:
             yield from (flag, value)
-    for flag, is_set in (("--fresh", options.fresh), ("--spend", options.spend), ("--json", options.json)):
+    flags = {"--fresh": options.fresh, "--spend": options.spend, "--json": options.json}
+    for flag, is_set in {**flags, "--fingerprint": options.fingerprint}.items():
         if is_set:
             yield flag
 

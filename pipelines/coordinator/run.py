@@ -24,6 +24,7 @@ from pipelines.coordinator.ahead import learn_ahead
 from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check_run
 from pipelines.coordinator.failures import report_failure
+from pipelines.coordinator.fingerprint import Fingerprints, ask_fingerprints, to_json
 from pipelines.coordinator.held import record_answers
 from pipelines.coordinator.paying import check_may_spend, kept_stage_versions, show_plan
 from pipelines.coordinator.rehearsing import check_synthesis
@@ -149,6 +150,9 @@ def _run_config(
         spend = select_stage_names([stage.name for stage in stages], **chosen) if options.spend else ()
         made = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=command, spend=spend)
         world = work.enter_context(_at_work(made))
+        if options.fingerprint:
+            print(json.dumps(to_json(ask_fingerprints(world))))  # noqa: T201 - the answer
+            return int(Exit.OK)
         if options.check or options.headers:
             return check_run(world, console, stages, as_json=options.json, headers=options.headers)
         steps = plan_steps(stages, world, root, **chosen, fresh=options.fresh, versions=world.versions, command=command)
@@ -185,6 +189,14 @@ def run_config(
     with RunLock(root), _at_work(make_world(config, root, stop, engines=engines, command=command)) as world:
         steps = plan_steps(select_stages(config), world, root, versions=world.versions, command=command)
         return run_steps(steps, replace(world, on_round=on_round), console)
+
+
+def gather_fingerprints(config: Config, *, command: str) -> Fingerprints:
+    """What every hospital of a simulation says of its studies. Raises: as `run_config` and `ask_fingerprints`."""
+    torch.set_num_threads(config.threads)
+    root = Path(config.runs) / config.name
+    with RunLock(root), safe_stop() as stop, _at_work(make_world(config, root, stop, command=command)) as world:
+        return ask_fingerprints(world)
 
 
 def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> Results:

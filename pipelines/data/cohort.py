@@ -100,9 +100,9 @@ def read_cohort(
     """
     opened = open_source(source, labels, images, gland, target, classes, number, findings)
     names = {study.patient: make_pseudonym(key, study.patient) for study in opened.waiting if study.patient}
-    excluded = _find_named_patients(exclude, patient_names := list_patient_names(opened.waiting, key))
+    excluded = find_named_patients(exclude, patient_names := list_patient_names(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
-    test_names = {*map(normalize_identifier, test), *_find_named_patients(test, patient_names)}
+    test_names = {*map(normalize_identifier, test), *find_named_patients(test, patient_names)}
     ordered = sorted(opened.waiting, key=lambda study: (names.get(study.patient, ""), natural_key(study.study)))
     waiting = [study for study in ordered if study.patient not in excluded]
     taken, refused, parts = take_studies(waiting, _example_shape(images), readers, scratch, masks=bool(opened.classes))
@@ -276,7 +276,7 @@ def list_patient_names(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str,
     return patient_names
 
 
-def _find_named_patients(wanted_names: tuple[str, ...], patient_names: Mapping[str, set[str]]) -> frozenset[str]:
+def find_named_patients(wanted_names: tuple[str, ...], patient_names: Mapping[str, set[str]]) -> frozenset[str]:
     """Identifiers of the patients that have any of these names."""
     normalized_names = {normalize_identifier(name) for name in wanted_names}
     return frozenset(patient for patient, names in patient_names.items() if names & normalized_names)

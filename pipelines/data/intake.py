@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.data.index import Candidate, convert_read_errors
+from pipelines.data.measures import MeasuredStudy
 from pipelines.data.study import Array, Item, Rejected, Unusable
 
 T = TypeVar("T")
@@ -72,13 +73,15 @@ class ReadStudy:
 @dataclass(frozen=True)
 class WaitingStudy:
     """A study that is not read yet. read: reads it, or raises `Unusable`. foresee: raises those errors of `read` that
-    names, labels and masks already show; it reads no image.
+    names, labels and masks already show; it reads no image. measure: measures the study before it is prepared, or
+    raises `Unusable`.
     """
 
     patient: str
     study: str
     read: Callable[[], ReadStudy]
     foresee: Callable[[], None] = lambda: None
+    measure: Callable[[], MeasuredStudy] = lambda: _measure_nothing()
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,16 @@ def _count_waits() -> float:
 def read_study(waiting: WaitingStudy) -> ReadStudy | Rejected:
     """Read one study. Any error in its bytes becomes a rejection, never an exception."""
     return _run_or_reject(waiting.study, waiting.read)
+
+
+def measure_study(waiting: WaitingStudy) -> MeasuredStudy | Rejected:
+    """Measure one study. Any error in its bytes becomes a rejection, never an exception."""
+    return _run_or_reject(waiting.study, waiting.measure)
+
+
+def _measure_nothing() -> MeasuredStudy:
+    """Of studies without masks. Raises: Unusable: `no_mask`."""
+    raise Unusable("no_mask", "there is no mask for it, and a fingerprint is of what masks show. Add one.")
 
 
 def foresee_rejection(waiting: WaitingStudy) -> Rejected | None:

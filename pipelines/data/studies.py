@@ -23,6 +23,7 @@ from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, try
 from pipelines.data.label_findings import FindingNames, join_codes
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
+from pipelines.data.measures import MeasuredStudy, measure_volume
 from pipelines.data.nifti.reader import index_nifti, read_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume
 from pipelines.data.pseudonym import describe_scanner
@@ -88,6 +89,7 @@ def open_studies(
             candidate.study,
             partial(_prepare_study, candidate, context),
             partial(_foresee_study, candidate, context),
+            partial(_measure_study, candidate, context),
         )
         for candidate in index.candidates
     )
@@ -132,6 +134,22 @@ def _prepare_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
         raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
     evidence = (study.evidence, study.percentiles) if context.images.values == "adc" else ("", None)
     return ReadStudy(study.patient, study.study, examples, labels, describe_scanner(study.facts), *evidence, candidate)
+
+
+def _measure_study(candidate: Candidate, context: ReadingContext) -> MeasuredStudy:
+    """A candidate as it was read, and what the target's mask shows; ADC in 1e-3 mm²/s, other values as in the file."""
+    study = candidate.load()
+    modality = str(study.facts.get("Modality", ""))
+    if context.images.values == "adc":
+        study, _ = convert_study_to_adc(study, context.source)
+        study = replace(
+            study, image=Volume(np.asarray(study.image.values, np.float32) * MM2_PER_S_1E_3, study.image.affine)
+        )
+    masks, missing = (context.gland, "no_gland") if context.target == "gland" else (context.known, "no_mask")
+    if not isinstance(masks, Masks):
+        raise Unusable("no_mask", "there is no mask for it, and a fingerprint is of what masks show. Add one.")
+    mask = _read_patient_mask(masks, candidate, missing, context)
+    return measure_volume(study.patient, study.study, study.image, mask, modality)
 
 
 def _foresee_study(candidate: Candidate, context: ReadingContext) -> None:

@@ -28,6 +28,7 @@ from pipelines.hospital import translation as translate
 from pipelines.hospital.augmenting import augment_cohort
 from pipelines.hospital.benchmark import score_signed_model
 from pipelines.hospital.features import extract_features
+from pipelines.hospital.fingerprint import measure_patients
 from pipelines.hospital.hospital import Context, Done, Hospital
 from pipelines.hospital.page import page
 from pipelines.hospital.paid_once import MEANING, check_paid_once, meaning_of
@@ -36,6 +37,7 @@ from pipelines.hospital.recommending import compare_models
 from pipelines.hospital.tracking import agree_to_tracking
 from pipelines.requests import REQUESTS, Repeat, Request
 from pipelines.requests.check import parse_question
+from pipelines.requests.fingerprint import Fingerprint
 from pipelines.requests.reading import Reading
 from pipelines.requests.writing import to_message
 from pipelines.runs.exits import format_trace
@@ -63,6 +65,7 @@ def pair_handler(request: Request[Q, R], handler: Callable[[Hospital, Context[Q]
 HANDLERS: Mapping[str, Handler] = dict(
     (
         pair_handler(requests.SURVEY, files.survey_files),
+        pair_handler(requests.FINGERPRINT, measure_patients),
         pair_handler(requests.MOMENTS, admit.pooled_moments),
         pair_handler(requests.INGEST, admit.ingest_cohort),
         pair_handler(requests.SCORE, imitate.score_images),
@@ -234,7 +237,7 @@ def _book_failure(hospital: Hospital, call: Call, place: Place, code: str, text:
 
 def _packages_of_reader(hospital: Hospital, call: Call) -> set[tuple[str, str, str]]:
     """The package whose reader wrote the files that a request reads, as `Permission.used` has it; empty without."""
-    if hospital.settings is None or not issubclass(REQUESTS[call.request].question, Reading):
+    if hospital.settings is None or not issubclass(REQUESTS[call.request].question, Reading | Fingerprint):
         return set()
     return {(origin.what, origin.source, origin.digest) for origin in list_origins(hospital.settings.source)}
 

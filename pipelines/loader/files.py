@@ -18,13 +18,22 @@ def find_document(name: str) -> Document:
     Raises:
         ConfigError: it does not exist, or is not YAML. Other problems of its text are in `Document.problems`.
     """
+    return read_document(find_file(name))
+
+
+def find_file(name: str) -> Path:
+    """The YAML file at this path, or of this name in the package; `.yaml` may be left out.
+
+    Raises:
+        ConfigError: there is none.
+    """
     names = (name,) if name.endswith(".yaml") else (name, f"{name}.yaml")
     places = (folder / file_name for folder in (Path(), CONFIGS) for file_name in names)
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         known = ", ".join(sorted(p.name for p in CONFIGS.glob("*.yaml")))
         raise ConfigError((Problem((), f"no such file here, nor among those of the package ({known})"),))
-    return read_document(path)
+    return path
 
 
 def read_document(path: str | Path) -> Document:

@@ -15,6 +15,7 @@ from pipelines.requests.compare import COMPARE
 from pipelines.requests.evaluate import EVALUATE
 from pipelines.requests.export import EXPORT
 from pipelines.requests.extract import EXTRACT
+from pipelines.requests.fingerprint import FINGERPRINT
 from pipelines.requests.holds import HOLDS
 from pipelines.requests.ingest import INGEST
 from pipelines.requests.moments import MOMENTS
@@ -38,6 +39,7 @@ __all__ = [
     "EVALUATE",
     "EXPORT",
     "EXTRACT",
+    "FINGERPRINT",
     "FINISH",
     "HOLDS",
     "INGEST",
@@ -61,8 +63,8 @@ __all__ = [
 REQUESTS: Mapping[str, Request[Any, Any]] = {
     request.name: request
     for request in (
-        SURVEY, MOMENTS, INGEST, SCORE, SYNTHESIZE, SAMPLE, TRANSLATE, AUGMENT, EXTRACT, INTRODUCE, TRAIN, FINISH,
-        EXPORT, EVALUATE, AUDIT, POOL, ROUTE, BENCHMARK, COMPARE, TRACK, REPORT, HOLDS,
+        SURVEY, FINGERPRINT, MOMENTS, INGEST, SCORE, SYNTHESIZE, SAMPLE, TRANSLATE, AUGMENT, EXTRACT, INTRODUCE, TRAIN,
+        FINISH, EXPORT, EVALUATE, AUDIT, POOL, ROUTE, BENCHMARK, COMPARE, TRACK, REPORT, HOLDS,
     )
 }  # fmt: skip
 """By name."""

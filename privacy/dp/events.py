@@ -14,9 +14,10 @@ from typing import ClassVar, Literal, TypeAlias
 
 from privacy.message import Json
 
-Declaration: TypeAlias = Literal["counts", "failure"]
+Declaration: TypeAlias = Literal["counts", "fingerprint", "failure"]
 """Facts that may leave outside the guarantee: `counts` of files, studies, patients and examples and what follows from
-them (who takes part); `failure`, that a request failed."""
+them (who takes part); `fingerprint`, percentiles of studies' spacings, shapes, values and volumes; `failure`, that a
+request failed."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ KINDS: dict[str, type[Event]] = {
         *(PoissonSampled, SelfComposed, Composed, Part),
     )
 }
-DECLARATIONS: tuple[Declaration, ...] = ("counts", "failure")
+DECLARATIONS: tuple[Declaration, ...] = ("counts", "fingerprint", "failure")
 NON_PRIVATE, NOTHING = NonPrivate(), Nothing()
 
 

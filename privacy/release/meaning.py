@@ -99,6 +99,10 @@ DECLARED: Mapping[str, str] = {
         "counts of files and bytes, studies, patients and examples, by split, label, reason of rejection and "
         "scanner, and what follows from them (who takes part, which earlier runs an excluded patient had a part in)"
     ),
+    "fingerprint": (
+        "percentiles of the spacings, shapes and extents of studies, of the values inside their masks, and of the "
+        "volumes of what masks show; how many studies have them, by modality, and how many have none, by reason"
+    ),
     "failure": "that a request failed",
 }
 

@@ -16,6 +16,7 @@ from privacy.settings_error import Problem, refuse, unmet
 
 RequestName: TypeAlias = Literal[
     "survey",
+    "fingerprint",
     "moments",
     "ingest",
     "score",
@@ -62,6 +63,8 @@ RELEASE_SHARE = 0.5
 """The part of a budget's epsilon that one reply may cost, unless the policy says otherwise. Epsilons of Gaussian noise
 add up slower than one by one, so what a half leaves pays for about two more such replies: one request, whatever it
 asks, cannot end a hospital's part."""
+PUBLIC = frozenset({"counts", "fingerprint"})
+"""Facts that a hospital may declare public."""
 RECIPIENTS = COORDINATOR, SITES, OUTSIDE, TRACKING = "coordinator", "sites", "outside", "tracking"
 """Who receives what a reply holds: only the coordinator; through it also other sites, unchanged or in a mixture; or
 external sites; or a tracking server, to which the coordinator copies figures that it has."""
@@ -231,7 +234,7 @@ class Policy:
             Problem((field,), f"unknown {', '.join(unknown)}; known {known}")
             for field, unknown, known in (
                 ("requests", sorted(set(self.requests) - set(REQUESTS)), f"are {', '.join(REQUESTS)}"),
-                ("public", sorted(set(self.public or ()) - {"counts"}), "is counts"),
+                ("public", sorted(set(self.public or ()) - PUBLIC), f"are {', '.join(sorted(PUBLIC))}"),
                 ("recipients", sorted(set(self.recipients) - set(RECIPIENTS)), f"are {', '.join(RECIPIENTS)}"),
             )
             if unknown

@@ -95,6 +95,7 @@ DECIDED = frozenset(
         "bad_source",
         "bad_archive",
         "no_files",
+        "no_studies",
         "no_test_patients",
         "not_summable",
         "corrupt_cohort",

@@ -33,7 +33,7 @@ from route_settings import settings as routed
 STAGES = Path(__file__).parents[2] / "pipelines" / "coordinator" / "stages"
 FEATURES = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 20, "components": 4}
 NOISELESS = {"name": "fitted_prior", "epsilon": None, "pictures": 60}
-ELSEWHERE = {"benchmark"}  # another command asks it
+ELSEWHERE = {"benchmark", "fingerprint"}  # other commands ask them
 
 
 def pooled() -> dict[str, Any]:

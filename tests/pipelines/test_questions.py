@@ -214,6 +214,7 @@ READ: dict[str, Json] = {"images": to_plain(Slices(size=16, spacing_mm=4.0)), "s
 SHAPED: dict[str, Json] = {"scale": {"low": 0.0, "high": 3.0}, "seed": 0}
 WHOLE: dict[str, dict[str, Json]] = {
     "survey": {},
+    "fingerprint": {"images": "volumes", "values": "standardized", "target": "gland", "classes": ["gland"]},
     "holds": {"sha256": "x", "page": "x", "runs": {"r/x": "begun"}},
     "moments": READ,
     "ingest": {**READ, "independent": True},

@@ -30,7 +30,7 @@ from harmonize.fitted_prior import FittedPrior
 from harmonize.wgan import WganGp
 from pipelines.coordinator.stages.ingest import _find_delta_problems
 from pipelines.data.images import Slices
-from pipelines.data.sources import NiftiSource, TableLabels
+from pipelines.data.sources import GlandMask, NiftiSource, TableLabels
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.released_counts import COUNTED_FILE, LEAST_NOISE, noise_of, read_released_counts
@@ -67,7 +67,7 @@ EVOLUTION: dict[str, Json] = {"name": "private_evolution", "epsilon": 1.0, "cand
 EVOLUTION |= {"public": 50, "components": 5}
 NAMED_BY_KEY = {"digest", "sha256", "cohort", "cut", "page", "ledger"}
 """Names that only who has the hospital's key could make; `test_names_follow_from_the_key` holds them to that."""
-WITH_NOISE = {"loss", "score", "values"}
+WITH_NOISE = {"loss", "score", "values", "spacing", "extent", "noised_patients"}
 LENGTHS = {"bytes", "sent"}
 """In a report: how long earlier replies were. A noised number may have a digit more; they are compared themselves."""
 OF_A_DIVISION = {"epsilon", "noised", "spent", "remaining", "meaning", "accountant", "splits", "runs"}
@@ -108,6 +108,7 @@ class Site:
         self.settings = SiteSettings(
             source=NiftiSource(folder=str(folder / "files" / "images"), unit="1e-6 mm2/s"),
             labels=TableLabels(kind="table", file=str(folder / "files" / "labels.csv"), slice="slice"),
+            gland=GlandMask(folder=str(folder / "files" / "masks" / "gland")),
             policy=policy,
             home=str(folder / "home"),
         )
@@ -154,6 +155,8 @@ def everything(site: Site, turn: str, *, last: str = "holds") -> dict[str, Answe
 def asking(site: Site, turn: str) -> Iterator[tuple[str, Answer]]:
     """Every request that there is, as a private run with harmonization asks it."""
     yield "survey", site.ask("survey", f"r/survey-{turn}", {}, {})
+    measured: dict[str, Json] = {"images": "slices", "values": "adc", "target": "gland", "classes": ["gland"]}
+    yield "fingerprint", site.ask("fingerprint", f"r/fingerprint-{turn}", measured, {})
     images, split = to_plain(Slices(size=SIZE, spacing_mm=4.0)), to_plain(Split(train=0.5, validation=0.2, test=0.3))
     read: dict[str, Json] = {"images": images, "split": split, "seed": 0, "independent": True}
     yield "moments", site.ask("moments", f"r/ingest-{turn}", read, {})

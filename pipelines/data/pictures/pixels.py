@@ -48,6 +48,18 @@ def read_pair(path: Path, images: Pictures, maps: Maps, name: str) -> tuple[Arra
     return _build_input(shown.picture, images, box), np.argmax(every, axis=0).astype(np.uint8)
 
 
+def read_full_pair(path: Path, maps: Maps, name: str) -> tuple[Array, Map]:
+    """One picture as it is, in shades of grey from 0 to 1 (rows, columns), and the classes of its pixels.
+
+    Raises:
+        Unusable: as `read_picture` and `read_map`.
+        Exception: whatever the picture's decoder raises; the caller turns it into `Unusable`.
+    """
+    shown = _open_upright(path)
+    (grey,) = _float_planes(shown.picture, 1)
+    return np.asarray(grey, np.float32), read_map(maps, name, shown)
+
+
 def _open_upright(path: Path) -> Shown:
     """The picture turned upright by its EXIF, after checks of its size. Raises: Unusable."""
     with _open_image(path) as file:

@@ -19,8 +19,9 @@ from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, emp
 from pipelines.data.label_classes import class_number, value_problems
 from pipelines.data.label_findings import FindingNames
 from pipelines.data.label_numbers import LabelRange, Meaning
+from pipelines.data.measures import MeasuredStudy, measure_picture
 from pipelines.data.pictures.label_maps import SUFFIXES, Maps, find_map, map_name, open_maps
-from pipelines.data.pictures.pixels import read_pair
+from pipelines.data.pictures.pixels import read_full_pair, read_pair
 from pipelines.data.pictures.pixels import read_picture as read_picture
 from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import PictureSource
@@ -112,6 +113,7 @@ def open_pictures(
             entry.study,
             partial(_read_picture_study, entry, root, images, maps, shared),
             partial(_foresee_picture, entry, root, maps, shared),
+            partial(_measure_picture, entry, root, maps, shared),
         )
         for entry in listed.entries
     )
@@ -278,6 +280,21 @@ def _read_picture_study(
         return _read_entry(entry, images, maps)
 
     return read_entry() if entry.stamp is None else read_steadily({entry.path: entry.stamp}, read_entry)
+
+
+def _measure_picture(
+    entry: Entry, root: Path, maps: Maps | None, shared: Mapping[str, int] | None = None
+) -> MeasuredStudy:
+    """One picture as it is, and what its mask shows, read while its file does not change."""
+
+    def measure_entry() -> MeasuredStudy:
+        _foresee_picture(entry, root, maps, shared)
+        if maps is None:
+            raise Unusable("no_mask", "there is no mask for it, and a fingerprint is of what masks show. Add one.")
+        grey, classes = read_full_pair(entry.path, maps, entry.name)
+        return measure_picture(entry.patient, entry.study, grey, classes, len(maps.classes))
+
+    return measure_entry() if entry.stamp is None else read_steadily({entry.path: entry.stamp}, measure_entry)
 
 
 def _read_entry(entry: Entry, images: Pictures, maps: Maps | None) -> ReadStudy:

@@ -1,0 +1,182 @@
+"""nnU-Net's rules: laws, nnU-Net's own plans, and a network whose feature maps are counted one by one."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from benchmarks.studies.planned import KINDS, draw_studies, plan_by_rules, tell_figures
+from pipelines.planning.fingerprint import merge_fingerprints
+from pipelines.planning.memory import Topology, count_values
+from pipelines.planning.rules import (
+    ANISOTROPY,
+    LEAST_BATCH,
+    MOST_SHARE,
+    NoPlan,
+    build_topology,
+    find_target_spacing,
+    fit_network,
+    list_topologies,
+    resample_shape,
+)
+
+MEASURED = json.loads((Path(__file__).parents[3] / "benchmarks/measured/planned.json").read_text())
+SIDES, STEPS = st.integers(8, 400), st.floats(0.2, 8.0)
+SHAPES = st.integers(2, 3).flatmap(
+    lambda axes: st.tuples(st.lists(STEPS, min_size=axes, max_size=axes), st.lists(SIDES, min_size=axes, max_size=axes))
+)
+MEMORIES = st.floats(0.5, 64.0)
+
+
+@pytest.mark.parametrize("name", MEASURED["nnunet"]["plans"])
+def test_the_rules_plan_what_nnunet_itself_plans(name: str) -> None:
+    """Of the same studies: spacing, patch, batch, strides and kernels, as nnU-Net 2.8.1 planned them."""
+    kind = KINDS[name.split()[0]]
+    common = merge_fingerprints({"all": tell_figures(draw_studies(kind), kind)})
+    ours, theirs = plan_by_rules(common, kind, flat=name.endswith("2d")), MEASURED["nnunet"]["plans"][name]
+    assert ours["spacing"] == pytest.approx(theirs["spacing"], rel=1e-3)
+    assert {key: ours[key] for key in ("patch", "batch", "strides", "kernels")} == {
+        key: theirs[key] for key in ("patch", "batch", "strides", "kernels")
+    }
+
+
+@pytest.mark.parametrize("name", MEASURED["nnunet"]["plans"])
+def test_merged_hospitals_give_the_same_spacing_and_a_patch_within_a_step(name: str) -> None:
+    ours, theirs = MEASURED["ours"][name]["merged"], MEASURED["nnunet"]["plans"][name]
+    assert ours["spacing"] == pytest.approx(theirs["spacing"], rel=0.05)
+    assert all(abs(a - b) <= step for a, b, step in zip(ours["patch"], theirs["patch"], ours["step"], strict=True))
+
+
+@given(SHAPES)
+def test_every_patch_is_divided_by_what_strides_divide_and_leaves_four_voxels(shape) -> None:
+    spacing, median = shape
+    for network in list_topologies(spacing, median, 32):
+        assert len(network.kernels) == len(network.strides) == len(network.filters)
+        for axis, (side, divisor) in enumerate(zip(network.patch, network.divisor, strict=True)):
+            assert side % divisor == 0
+            assert side // divisor >= 4 or all(stride[axis] == 1 for stride in network.strides)
+
+
+@given(SHAPES, MEMORIES, st.floats(1.0, 4.0))
+def test_more_memory_gives_no_smaller_patch(shape, memory, more) -> None:
+    spacing, median = shape
+    patches = []
+    for size in (memory, memory * more):
+        try:
+            fitted = fit_network(spacing, median, classes=2, voxels=1e9, memory_gib=size)
+        except NoPlan:
+            patches.append(0)
+        else:
+            patches.append(math.prod(fitted.network.patch))
+    assert patches[0] <= patches[1]
+
+
+@given(SHAPES, MEMORIES, st.floats(1e3, 1e11))
+def test_a_batch_fits_the_memory_and_has_two_examples_or_a_small_share(shape, memory, voxels) -> None:
+    spacing, median = shape
+    fitted = fit_network(spacing, median, classes=3, voxels=voxels, memory_gib=memory)
+    whole = fit_network(spacing, median, classes=3, voxels=1e15, memory_gib=memory)
+    assert fitted.batch >= LEAST_BATCH and fitted.batch <= whole.batch
+    share = fitted.batch * math.prod(fitted.network.patch) / voxels
+    rounded = 0.5 * math.prod(fitted.network.patch) / voxels
+    assert fitted.batch == LEAST_BATCH or share <= MOST_SHARE + rounded + 1e-9
+
+
+@given(SHAPES)
+def test_a_kernel_stays_three_and_is_so_at_last(shape) -> None:
+    network = build_topology(*shape)
+    for before, after in zip(network.kernels, network.kernels[1:], strict=False):
+        assert all(a >= b for a, b in zip(after, before, strict=True))
+    assert set(network.kernels[-1]) == {3} and max(network.kernels[0]) == 3
+
+
+@given(st.lists(STEPS, min_size=3, max_size=3), st.lists(SIDES, min_size=3, max_size=3), st.floats(0.1, 1.0))
+def test_only_a_coarse_axis_of_few_voxels_gets_a_finer_spacing(spacing, voxels, share) -> None:
+    fine = [step * share for step in spacing]
+    target = find_target_spacing(spacing, voxels, fine)
+    for axis in range(3):
+        if axis != target.coarse:
+            assert target.spacing[axis] == spacing[axis]
+    if target.coarse is None:
+        return
+    rest = [axis for axis in range(3) if axis != target.coarse]
+    coarsest = max(spacing[axis] for axis in rest)
+    assert spacing[target.coarse] > ANISOTROPY * coarsest
+    assert voxels[target.coarse] * ANISOTROPY < min(voxels[axis] for axis in rest)
+    assert coarsest <= target.spacing[target.coarse] <= spacing[target.coarse]
+
+
+@given(st.lists(st.floats(1, 900), min_size=3, max_size=3), st.lists(STEPS, min_size=3, max_size=3))
+def test_a_shape_covers_its_extent_to_half_a_voxel(extent, spacing) -> None:
+    for side, length, step in zip(resample_shape(extent, spacing), extent, spacing, strict=True):
+        assert side == 1 or abs(side - length / step) <= 0.5
+
+
+def test_too_little_memory_is_told_with_what_would_do() -> None:
+    with pytest.raises(NoPlan, match=r"0\.001 GiB hold no patch; ([0-9.]+) GiB hold the smallest") as told:
+        fit_network((1.0, 1.0, 1.0), (100, 100, 100), classes=2, voxels=1e9, memory_gib=0.001)
+    enough = float(str(told.value).split("; ")[1].split()[0])
+    fit_network((1.0, 1.0, 1.0), (100, 100, 100), classes=2, voxels=1e9, memory_gib=enough)
+
+
+class Slow(nn.Module):
+    """A U-Net of a plan, built layer by layer, which counts the values that each layer makes."""
+
+    def __init__(self, network: Topology, classes: int) -> None:
+        super().__init__()
+        axes = len(network.patch)
+        conv, up = (nn.Conv2d, nn.ConvTranspose2d) if axes == 2 else (nn.Conv3d, nn.ConvTranspose3d)
+        widths = network.filters
+        self.down = nn.ModuleList()
+        for stage, (kernel, stride) in enumerate(zip(network.kernels, network.strides, strict=True)):
+            inside, pad = (1 if stage == 0 else widths[stage - 1]), tuple(side // 2 for side in kernel)
+            first = conv(inside, widths[stage], kernel, stride, pad)
+            self.down.append(nn.Sequential(first, conv(widths[stage], widths[stage], kernel, 1, pad)))
+        self.ups, self.blocks = nn.ModuleList(), nn.ModuleList()
+        for stage in range(len(widths) - 2, -1, -1):
+            stride, width = network.strides[stage + 1], widths[stage]
+            self.ups.append(up(widths[stage + 1], width, stride, stride))
+            self.blocks.append(nn.Sequential(conv(2 * width, width, 1), conv(width, width, 1)))
+        self.last = conv(widths[0], classes, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skips = []
+        for stage in self.down:
+            x = stage(x)
+            skips.append(x)
+        for up, block, skip in zip(self.ups, self.blocks, skips[-2::-1], strict=True):
+            x = block(torch.cat([up(x), skip], dim=1))
+        return self.last(x)
+
+
+@pytest.mark.parametrize(
+    ("spacing", "patch"), [((1.0, 1.0, 1.0), (32, 40, 24)), ((3.6, 0.6, 0.6), (12, 64, 48)), ((1.0, 1.0), (96, 64))]
+)
+def test_values_are_those_that_the_layers_of_a_network_make(spacing, patch) -> None:
+    network = build_topology(spacing, patch, filters=8)
+    counted = 0
+    with torch.device("meta"):
+        slow = Slow(network, classes=3)
+
+        def count(module: nn.Module, inputs: object, output: torch.Tensor) -> None:
+            nonlocal counted
+            counted += output.numel()
+
+        for module in slow.modules():
+            if not [*module.children()]:
+                module.register_forward_hook(count)
+        answer = slow(torch.zeros(1, 1, *network.patch))
+    assert answer.shape == (1, 3, *network.patch) and counted == count_values(network, classes=3)
+
+
+def test_narrow_networks_keep_the_ratio_of_the_widest_to_the_first() -> None:
+    wide = build_topology((1.0, 1.0, 1.0), (128, 128, 128), 32)
+    narrow = build_topology((1.0, 1.0, 1.0), (128, 128, 128), 8)
+    assert [4 * width for width in narrow.filters] == [*wide.filters] and max(wide.filters) == 320
