@@ -80,6 +80,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument(
         "--small", action="store_true", help="for a processor alone: 1 GiB, narrow, 40 rounds of 25 steps"
     )
+    made.add_argument("--ct", action="store_true", help="images are CT (DICOM headers say so, NIfTI files do not)")
     made.add_argument("--engine", choices=("in_process", "flare"), default="in_process", help="who carries questions")
     made.add_argument("--kit", metavar="FOLDER", help="with --engine flare: the startup kit of who submits the run")
     made.add_argument("--patience", type=float, default=60.0, metavar="MIN", help="how long to wait for hospitals")

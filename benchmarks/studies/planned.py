@@ -248,8 +248,8 @@ def plan_phantom() -> list[dict[str, Any]]:
 
 def tables(measured: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The tables of the page."""
-    columns = ["data", "spacing, mm: nnU-Net", "three hospitals", "patch: nnU-Net", "the rules", "three hospitals"]
-    columns += ["batch: nnU-Net, rules, three hospitals", "in the file"]
+    columns = ["data", "spacing, mm: nnU-Net", "spacing: three hospitals", "patch: nnU-Net", "patch: the rules"]
+    columns += ["patch: three hospitals", "batch: nnU-Net, rules, three hospitals", "in the file"]
     rows = [
         [
             name.replace(" 3d", ", 3-D").replace(" 2d", ", 2-D"),
@@ -285,8 +285,8 @@ def tables(measured: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for row in measured["phantom"]
     ]
     return {
-        "plans": make_table(columns, rows),
-        "noise": make_table(told, noise),
+        "plans": make_table(columns, rows, "python -m benchmarks.studies.planned --nnunet PYTHON"),
+        "noise": make_table(told, noise, "python -m benchmarks.studies.planned"),
         "phantom": make_table(said, phantom, "python -m pipelines.plan prostate_gland_volumes.yaml -o planned.yaml"),
     }
 

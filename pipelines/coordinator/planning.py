@@ -23,7 +23,7 @@ from pipelines.loader.validation import validate_settings
 from pipelines.planning.draft import Source, write_plan
 from pipelines.planning.fingerprint import merge_fingerprints
 from pipelines.planning.rules import NoPlan
-from pipelines.planning.settings import SMALL, Effort, Plan, plan_settings
+from pipelines.planning.settings import CT, SMALL, Effort, Plan, plan_settings
 from pipelines.runs.exits import Exit, print_error
 from pipelines.settings.config import Config
 from pipelines.settings.load import check_config
@@ -61,7 +61,7 @@ def plan_command(options: argparse.Namespace, console: Console, ask_far: AskFar 
             config = validate_settings(document, Config)
             build_question(config)
             prints = parse_json(json.loads(ask_far(document, run_options, console)))
-        text, plan = draft_plan(config, prints, effort, source=_describe_source(options))
+        text, plan = draft_plan(config, prints, effort, source=_describe_source(options), is_ct=options.ct)
     except NoPlan as error:
         return print_error(str(error), Exit.CONFIG, console, as_json=False)
     except FarFailed as error:
@@ -76,8 +76,10 @@ def plan_command(options: argparse.Namespace, console: Console, ask_far: AskFar 
     return int(Exit.OK)
 
 
-def draft_plan(config: Config, prints: Fingerprints, effort: Effort, *, source: Source) -> tuple[str, Plan]:
-    """The text of the planned configuration, and the plan.
+def draft_plan(
+    config: Config, prints: Fingerprints, effort: Effort, *, source: Source, is_ct: bool = False
+) -> tuple[str, Plan]:
+    """The text of the planned configuration, and the plan. is_ct: a person says so, whatever headers say.
 
     Raises:
         NoPlan: nobody answered, hospitals' images differ in kind, or the memory holds no patch.
@@ -89,6 +91,7 @@ def draft_plan(config: Config, prints: Fingerprints, effort: Effort, *, source: 
         codes = ", ".join(f"{site}: {code}" for site, code in sorted(prints.silent.items()))
         raise NoPlan(f"no hospital answers ({codes}); ask them to allow the request fingerprint")
     common = merge_fingerprints(prints.told)
+    common = replace(common, modality=CT) if is_ct else common
     plan = plan_settings(common, images, len(config.task.names), effort)
     return write_plan(source, plan, common, prints.told, prints.silent), plan
 

@@ -18,15 +18,36 @@ Target: TypeAlias = Literal["gland", "lesion", "masks"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hounsfield:
+    """How values of computed tomography become a network's, alike in every study: clipped to [low, high], less `mean`,
+    divided by `sd`. In Hounsfield units.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    low: float
+    high: float
+    mean: float
+    sd: float
+
+    def __post_init__(self) -> None:
+        refuse(
+            out_of_range(self, low=(-32768, 32767), high=(-32768, 32767), mean=(-32768, 32767), sd=(1e-3, 32767))
+            + unmet(self, high=(self.low < self.high, f"above low, {self.low:g}"))
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Slices:
     """Axial slices of volumes, each an example (context, size, size).
 
     values: ADC in 1e-3 mm²/s (a study without a known unit is refused), or standardized per study, for images whose
-    unit has no meaning. spacing_mm: edge of the square pixels. size: pixels along each side; a slice is cropped or
-    zero-padded about the `centre`: that of the gland's mask if there is one, or of the image, which is required if the
-    gland is the target. slices: all, or those that show the gland. context: 1 = the slice alone; 3 = the slice between
-    its lower and upper neighbour, as channels, at the acquired spacing; the first and last slice replace their missing
-    neighbour. Labels and masks are those of the slice itself.
+    unit has no meaning; or, of CT, alike in all studies, as `ct` says. spacing_mm: edge of the square pixels. size:
+    pixels along each side; a slice is cropped or zero-padded about the `centre`: that of the gland's mask if there
+    is one, or of the image, which is required if the gland is the target. slices: all, or those that show the
+    gland. context: 1 = the slice alone; 3 = the slice between its lower and upper neighbour, as channels, at the
+    acquired spacing; the first and last slice replace their missing neighbour. Labels and masks are those of the
+    slice itself.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -38,9 +59,10 @@ class Slices:
     centre: Literal["gland", "image"] = "gland"
     slices: Literal["all", "gland"] = "all"
     context: Literal[1, 3] = 1
+    ct: Hounsfield | None = None
 
     def __post_init__(self) -> None:
-        refuse(out_of_range(self, spacing_mm=(0.1, 10), size=(8, 1024)))
+        refuse(out_of_range(self, spacing_mm=(0.1, 10), size=(8, 1024)) + _unit_problems(self))
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -52,7 +74,7 @@ class Slices:
 class Volumes:
     """Whole volumes, each an example (1, depth, size, size), centred as slices are.
 
-    spacing_mm, size: in the plane, as in `Slices`. depth_mm: distance between slices. depth: their number.
+    spacing_mm, size, values, ct: in the plane, as in `Slices`. depth_mm: distance between slices. depth: their number.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -64,14 +86,23 @@ class Volumes:
     centre: Literal["gland", "image"] = "gland"
     depth_mm: float = 3.0
     depth: int = 16
+    ct: Hounsfield | None = None
 
     def __post_init__(self) -> None:
-        refuse(out_of_range(self, spacing_mm=(0.1, 10), size=(8, 1024), depth_mm=(0.1, 20), depth=(4, 1024)))
+        bounds = out_of_range(self, spacing_mm=(0.1, 10), size=(8, 1024), depth_mm=(0.1, 20), depth=(4, 1024))
+        refuse(bounds + _unit_problems(self))
 
     @property
     def inputs(self) -> tuple[int, ...]:
         """Shape of one example."""
         return (1, self.depth, self.size, self.size)
+
+
+def _unit_problems(images: Slices | Volumes) -> list[Problem]:
+    """A problem where values are said to be in two units."""
+    if images.ct is None or images.values == "standardized":
+        return []
+    return [Problem(("ct",), f"goes with values: standardized, found values: {images.values}; remove one of the two")]
 
 
 @dataclass(frozen=True, kw_only=True)

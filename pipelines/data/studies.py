@@ -17,7 +17,7 @@ from pipelines.data.dicom.reader import SUFFIXES, index_dicom
 from pipelines.data.dicom.segmentation import read_segmentation
 from pipelines.data.folder import OF_SYSTEM
 from pipelines.data.grids.geometry import reading_order
-from pipelines.data.images import Slices, Target, Volumes
+from pipelines.data.images import Hounsfield, Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, try_collecting
 from pipelines.data.label_findings import FindingNames, join_codes
@@ -117,6 +117,8 @@ def _prepare_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
     if context.images.values == "adc":
         study, _ = convert_study_to_adc(study, context.source)
         values = np.asarray(study.image.values, np.float32) * MM2_PER_S_1E_3
+    elif context.images.ct is not None:
+        values = scale_hounsfield(study, context.images.ct)
     else:
         values = standardize_values(np.asarray(study.image.values, np.float32))
     image = Volume(values, study.image.affine)
@@ -208,6 +210,21 @@ def standardize_values(values: Array) -> Array:
     if spread == 0:
         raise Unusable("no_signal", "all values are equal. Check that the export is whole.")
     return np.where(inside, (values - values[inside].mean()) / spread, 0).astype(np.float32)
+
+
+def scale_hounsfield(study: Study, ct: Hounsfield) -> Array:
+    """Values of a CT study, scaled alike in every study: nnU-Net's rule for CT (Isensee et al. 2021).
+
+    Raises:
+        Unusable: `not_ct`: the header names another modality; `not_finite`.
+    """
+    modality = str(study.facts.get("Modality", "CT")).upper()
+    if modality != "CT":
+        raise Unusable("not_ct", f"the header says Modality {modality}, and images.ct is for CT. Narrow the selection.")
+    values = np.asarray(study.image.values, np.float32)
+    if not np.isfinite(values).all():
+        raise Unusable("not_finite", "some values are NaN or infinite; none may be. Set them to 0 in the export.")
+    return ((np.clip(values, ct.low, ct.high) - np.float32(ct.mean)) / np.float32(ct.sd)).astype(np.float32)
 
 
 def _slice_labels(study: Study, examples: Examples, context: ReadingContext) -> list[int]:

@@ -147,9 +147,12 @@ def _describe_values(ready: Ready) -> dict[str, Json]:
     scale = default_scale(images)
     facts: dict[str, Json] = {"usual_range": [scale.low, scale.high]}
     if isinstance(images, Slices | Volumes):
-        adc = images.values == "adc"
+        standardized = "standardized by study: mean 0, standard deviation 1"
+        if images.ct is not None:
+            ct = images.ct
+            standardized = f"CT, clipped to [{ct.low:g}, {ct.high:g}] HU, less {ct.mean:g}, divided by {ct.sd:g}"
         depth: list[Json] = [images.depth_mm] if isinstance(images, Volumes) else []
-        facts["unit"] = "ADC in 1e-3 mm2/s" if adc else "standardized by study: mean 0, standard deviation 1"
+        facts["unit"] = "ADC in 1e-3 mm2/s" if images.values == "adc" else standardized
         facts["spacing_mm"] = [*depth, images.spacing_mm, images.spacing_mm]
         return facts
     return {**facts, "unit": "-1 = black, 1 = white"}

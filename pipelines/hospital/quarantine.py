@@ -72,6 +72,7 @@ MEANING: Mapping[str, str] = {
     "not_adc": "nothing says that it is an ADC map, or its header says that it is not; narrow the selection, or state "
     "the unit in the settings",
     "not_an_image": "it holds no slices; narrow the selection, unless it lies beside images that are read",
+    "not_ct": "the header says that it is no CT, and the run is for CT; narrow the selection",
     "not_axial": "not an axial series; send the axial one",
     "not_collinear": "slices do not lie on a straight line; send one acquisition per series",
     "not_finite": "values are NaN or infinite; set them to 0 in the export",

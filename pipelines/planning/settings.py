@@ -32,6 +32,7 @@ AnyPlanned: TypeAlias = Volumes | Slices | Pictures
 SPACING_MM, DEPTH_MM, SIZE, DEPTH = (0.1, 10.0), (0.1, 20.0), (8, 1024), (4, 1024)
 """What `images` allows."""
 FOREGROUND = 0.33
+CT = "CT"
 ELONGATED = 1.5
 """With sides that differ by more, pictures are turned by 15 degrees only, not all around."""
 
@@ -197,7 +198,7 @@ def _list_images(common: Common, images: AnyPlanned, grid: Grid, sides: tuple[in
         kept = ("channels", "fit", "margin", "jitter")
         yield from (Line(key, getattr(images, key), "as it was") for key in kept if getattr(images, key) is not None)
         return
-    yield _choose_values(common, images)
+    yield from _list_values(common, images)
     rows, columns = common.spacing[-2:]
     in_plane = (
         "median in the plane"
@@ -230,11 +231,22 @@ def _rounded_words(cover: int, side: int, most: int) -> str:
     return "" if side == cover else f"; {cover} voxels, rounded up to what strides halve, and to a patch"
 
 
-def _choose_values(common: Common, images: Volumes | Slices) -> Line:
+def _list_values(common: Common, images: Volumes | Slices) -> Iterator[Line]:
     """How intensities are made comparable."""
     if images.values == "adc":
-        return Line("values", "adc", "keeps its unit, 1e-3 mm²/s, which means the same in every hospital")
-    return Line("values", "standardized", "each study by its own mean and sd: values have no unit in common")
+        yield Line("values", "adc", "keeps its unit, 1e-3 mm²/s, which means the same in every hospital")
+        return
+    is_ct = common.modality == CT
+    if is_ct and common.intensity:
+        known = common.intensity
+        scale = {"low": known["p0.5"], "high": known["p99.5"], "mean": known["mean"], "sd": known["sd"]}
+        yield Line("values", "standardized", "alike in all studies, as CT has a unit")
+        inside = "clipped to what 0.5 and 99.5 % of the values inside masks do not exceed, by their mean and sd"
+        yield Line("ct", {name: float(f"{value:.6g}") for name, value in scale.items()}, inside)
+        return
+    silent = "each study by its own mean and sd: no hospital told values of CT inside masks"
+    usual = "each study by its own mean and sd: values have no unit in common"
+    yield Line("values", "standardized", silent if is_ct else usual)
 
 
 def _list_model(grid: Grid, fitted: Fitted, effort: Effort) -> Iterator[Line]:

@@ -327,3 +327,11 @@ def test_a_run_prints_fingerprints_for_a_coordinator_elsewhere(tmp_path, monkeyp
     prints = parse_json(json.loads(capsys.readouterr().out))
     assert set(prints.told) == {"a", "b"} and not prints.silent
     assert all(reply.studies == 4 for reply in prints.told.values())
+
+
+def test_a_person_may_say_that_images_are_ct(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = settings(tmp_path)
+    assert main([str(path), "--small", "--ct"]) == Exit.OK
+    ct = yaml.safe_load(capsys.readouterr().out)["images"]["ct"]
+    assert ct["low"] < ct["mean"] < ct["high"] and ct["sd"] > 0

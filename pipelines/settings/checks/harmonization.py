@@ -29,6 +29,9 @@ def problems(run: RunSettings) -> Iterator[Problem]:
             text = f"{space!r} is no space of images; known are {', '.join(known_spaces)}"
             spaces_are_named_in = (("harmonize", "translate"), ("augment", "space"))
             yield Problem(("train", "method_images", label), text, needs=spaces_are_named_in)
+    if getattr(run.images, "ct", None) is not None and (plan is not None or run.augment is not None):
+        text = "translators and syntheses know no scale of CT yet; remove it, or harmonize and augment"
+        yield Problem(("images", "ct"), text)
     if plan is None or not run.sites:  # `checks.sites` reports that there are no sites
         return
     for problem in (*_image_problems(run, plan), *_site_problems(run, plan), *_promise_problems(run, plan)):

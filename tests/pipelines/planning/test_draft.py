@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_studies import noised, told
 
-from pipelines.data.images import Pictures, Slices, Volumes
+from pipelines.data.images import Hounsfield, Pictures, Slices, Volumes
 from pipelines.planning.draft import HEAD, LONGEST, Source, format_flow, format_group, replace_group, write_plan
 from pipelines.planning.fingerprint import merge_fingerprints
 from pipelines.planning.settings import SMALL, Effort, Line, NoPlan, plan_settings
@@ -165,3 +166,17 @@ def test_the_grid_is_allowed_and_holds_whole_patches_that_strides_divide(studies
 def test_efforts_out_of_range_are_told_together() -> None:
     with pytest.raises(NoPlan, match=r"memory: .* found -1; rounds: .* found 0; steps: .* found 0"):
         Effort(memory_gib=-1, rounds=0, steps=0)
+
+
+@pytest.mark.parametrize("images", [VOLUMES, Slices(values="standardized")], ids=["volumes", "slices"])
+def test_ct_is_scaled_by_all_hospitals_values_inside_masks_and_nothing_else_is(images) -> None:
+    """Clipped to the percentiles, by the common mean and sd, where most studies are CT."""
+    common = replace(merge_fingerprints({"a": told(STUDIES)}), modality="CT")
+    settings = {line.key: line.value for line in plan_settings(common, images, 2, SMALL).images if line.key != "kind"}
+    made = type(images)(**{**settings, "ct": Hounsfield(**settings["ct"])})
+    known = common.intensity
+    assert made.ct is not None and (made.ct.low, made.ct.high) == (known["p0.5"], known["p99.5"])
+    assert (made.ct.mean, made.ct.sd) == pytest.approx((known["mean"], known["sd"]), rel=1e-5)
+    for other in (replace(common, modality="MR"), replace(common, intensity={})):
+        assert "ct" not in {line.key for line in plan_settings(other, images, 2, SMALL).images}
+    assert "ct" not in {line.key for line in plan_settings(common, replace(images, values="adc"), 2, SMALL).images}
