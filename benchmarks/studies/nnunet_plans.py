@@ -52,7 +52,7 @@ def write_dataset(root: Path, number: int, name: str, fingerprint: dict[str, Any
 
 def main() -> None:
     """Plan every fingerprint."""
-    line = argparse.ArgumentParser(description="Plans of nnU-Net v2 for made-up fingerprints.")
+    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     line.add_argument("fingerprints")
     line.add_argument("plans")
     options = line.parse_args()

@@ -25,10 +25,10 @@ VERSION = 1
 
 
 class Fingerprints(NamedTuple):
-    """told: what hospitals say of their studies. silent: hospitals whose policy or budget refuses, with the code."""
+    """replies: what hospitals say of their studies. refusals: codes of hospitals whose policy or budget refuses."""
 
-    told: Mapping[str, Measured | MeasuredWithNoise]
-    silent: Mapping[str, str]
+    replies: Mapping[str, Measured | MeasuredWithNoise]
+    refusals: Mapping[str, str]
 
 
 def ask_fingerprints(world: World) -> Fingerprints:
@@ -76,11 +76,14 @@ def build_question(config: Config) -> Fingerprint:
 
 def to_json(prints: Fingerprints) -> dict[str, Json]:
     """As JSON, for a process on another machine."""
-    return {"told": {site: to_facts(reply) for site, reply in prints.told.items()}, "silent": dict(prints.silent)}
+    return {
+        "replies": {site: to_facts(reply) for site, reply in prints.replies.items()},
+        "refusals": dict(prints.refusals),
+    }
 
 
 def parse_json(facts: Json) -> Fingerprints:
     """What `to_json` wrote. Raises: ValueError: it is none of it."""
-    told, silent = (as_mapping(as_mapping(facts).get(key)) for key in ("told", "silent"))
-    replies = {site: read_reply(FINGERPRINT, Message({}, as_mapping(each))) for site, each in told.items()}
-    return Fingerprints(replies, {site: str(code) for site, code in silent.items()})
+    each_reply, refusals = (as_mapping(as_mapping(facts).get(key)) for key in ("replies", "refusals"))
+    replies = {site: read_reply(FINGERPRINT, Message({}, as_mapping(each))) for site, each in each_reply.items()}
+    return Fingerprints(replies, {site: str(code) for site, code in refusals.items()})

@@ -87,20 +87,20 @@ def draft_plan(
     images = config.images
     if not isinstance(images, Volumes | Slices | Pictures):
         raise NoPlan(f"images: {images.kind} are not planned; volumes, slices and pictures are")
-    if not prints.told:
-        codes = ", ".join(f"{site}: {code}" for site, code in sorted(prints.silent.items()))
+    if not prints.replies:
+        codes = ", ".join(f"{site}: {code}" for site, code in sorted(prints.refusals.items()))
         raise NoPlan(f"no hospital answers ({codes}); ask them to allow the request fingerprint")
-    common = merge_fingerprints(prints.told)
+    common = merge_fingerprints(prints.replies)
     common = replace(common, modality=CT) if is_ct else common
     plan = plan_settings(common, images, len(config.task.names), effort)
-    return write_plan(source, plan, common, prints.told, prints.silent), plan
+    return write_plan(source, plan, common, prints.replies, prints.refusals), plan
 
 
 def _choose_effort(options: argparse.Namespace) -> Effort:
     """What the run may take. Raises: NoPlan: a number is out of range."""
     usual = SMALL if options.small else Effort()
-    asked = {"memory_gib": options.memory, "rounds": options.rounds, "steps": options.steps}
-    return replace(usual, **{name: value for name, value in asked.items() if value is not None})
+    limits = {"memory_gib": options.memory, "rounds": options.rounds, "steps": options.steps}
+    return replace(usual, **{name: value for name, value in limits.items() if value is not None})
 
 
 def _describe_source(options: argparse.Namespace) -> Source:

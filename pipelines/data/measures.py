@@ -65,8 +65,8 @@ def measure_volume(patient: str, study: str, image: Volume, mask: Volume, modali
     inside = mask_on_grid(mask, grid_of(stack)) > 0
     foreground, moments = _summarize_values(np.asarray(stack.values[inside], np.float32))
     volume = float(np.count_nonzero(inside)) * float(np.prod(spacing))
-    said = modality.upper() if modality.upper() in MODALITIES else UNKNOWN
-    return MeasuredStudy(patient, study, spacing, voxels, foreground, moments, (volume,), said)
+    known_modality = modality.upper() if modality.upper() in MODALITIES else UNKNOWN
+    return MeasuredStudy(patient, study, spacing, voxels, foreground, moments, (volume,), known_modality)
 
 
 def measure_picture(patient: str, study: str, grey: Array, classes: np.ndarray, count: int) -> MeasuredStudy:
@@ -105,22 +105,22 @@ class Figures:
     modalities: Mapping[str, int]
 
 
-def summarize_studies(measured: Sequence[MeasuredStudy], classes: Sequence[str]) -> Figures:
+def summarize_studies(studies: Sequence[MeasuredStudy], classes: Sequence[str]) -> Figures:
     """The figures of at least one study, whatever their order. classes: names of those in `volumes`."""
-    by_class = np.array([study.volumes for study in measured])
+    by_class = np.array([study.volumes for study in studies])
     return Figures(
-        studies=len(measured),
-        spacing=_axis_percentiles([study.spacing for study in measured]),
-        voxels=_axis_percentiles([study.voxels for study in measured]),
-        extent=_axis_percentiles([study.extent for study in measured]),
-        intensity=_foreground_figures([study for study in measured if study.foreground.size]),
+        studies=len(studies),
+        spacing=_axis_percentiles([study.spacing for study in studies]),
+        voxels=_axis_percentiles([study.voxels for study in studies]),
+        extent=_axis_percentiles([study.extent for study in studies]),
+        intensity=_foreground_figures([study for study in studies if study.foreground.size]),
         volumes={
-            name: {share: _round(np.percentile(shown, percent)) for share, percent in SHARES.items()}
+            name: {share: _round(np.percentile(visible, percent)) for share, percent in SHARES.items()}
             for number, name in enumerate(classes)
-            for shown in [by_class[by_class[:, number] > 0, number]]
-            if shown.size
+            for visible in [by_class[by_class[:, number] > 0, number]]
+            if visible.size
         },
-        modalities=dict(sorted(Counter(study.modality for study in measured).items())),
+        modalities=dict(sorted(Counter(study.modality for study in studies).items())),
     )
 
 
@@ -132,12 +132,12 @@ def _axis_percentiles(rows: Sequence[Sequence[float]]) -> dict[str, list[float]]
     }
 
 
-def _foreground_figures(measured: Sequence[MeasuredStudy]) -> dict[str, float]:
+def _foreground_figures(studies: Sequence[MeasuredStudy]) -> dict[str, float]:
     """Percentiles, mean and sd of the foregrounds together; empty if there are none."""
-    if not measured:
+    if not studies:
         return {}
-    values = np.concatenate([study.foreground for study in measured]).astype(np.float64)
-    means, variances = np.array([study.moments for study in measured]).T
+    values = np.concatenate([study.foreground for study in studies]).astype(np.float64)
+    means, variances = np.array([study.moments for study in studies]).T
     mean = float(means.mean())
     spread = float(np.sqrt(max(0.0, (variances + means**2).mean() - mean**2)))
     percentiles = {name: _round(np.percentile(values, share)) for name, share in INTENSITIES.items()}

@@ -22,7 +22,7 @@ import torch
 from pipelines.data.cohort import find_named_patients, list_patient_names
 from pipelines.data.examples import open_source
 from pipelines.data.images import Pictures, Slices, Volumes
-from pipelines.data.intake import Intake, measure_study, run_in_order
+from pipelines.data.intake import measure_study, run_in_order
 from pipelines.data.measures import MeasuredStudy, summarize_studies
 from pipelines.data.partition import partition_patients
 from pipelines.data.study import Rejected
@@ -54,24 +54,26 @@ def measure_patients(hospital: Hospital, context: Context[Fingerprint]) -> Done[
     """Measure all studies of the patients that may be used and that no list names as test patients.
 
     Raises:
-        Refused: `bad_source`; `no_studies`: none could be measured, of a hospital that promises nothing;
+        Refused: `malformed_settings`; `bad_source`; `no_studies`: none could be measured, where none has noise;
             `too_many_rejected`: with a budget, more than its `max_rejected`; or the code of the gate, before the work.
     """
     question, budget = context.question, hospital.policy.budget
+    if question.target != "masks" and question.classes not in ([], [question.target]):
+        raise Refused("malformed_settings") from ValueError(f"a {question.target} is one class of that name")
     is_noised = budget is not None and not hospital.policy.declares("fingerprint")
     event = _choose_event(hospital, question)
     if budget is not None:
         check_affordable(hospital, [event], context.call)
-    measured, rejected = _measure_studies(hospital, question)
-    share = len(rejected) / max(1, len(rejected) + len(measured))
+    studies, rejected = _measure_studies(hospital, question)
+    share = len(rejected) / max(1, len(rejected) + len(studies))
     if hospital.policy.promises and share > settings_of(hospital).max_rejected:
         raise Refused("too_many_rejected") from ValueError(f"{len(rejected)} studies; why: linkage.json")
     if is_noised and budget is not None:
-        return Done(_noise_figures(question, measured, noise_of(budget, question.images)), describe_event(event))
-    if not measured:
+        return Done(_noise_figures(question, studies, noise_of(budget, question.images)), describe_event(event))
+    if not studies:
         raise Refused("no_studies") from ValueError("no study with a mask could be measured; why: linkage.json")
     reasons = dict(sorted(Counter(study.reason for study in rejected).items()))
-    figures = asdict(summarize_studies(measured, question.classes or [question.target]))
+    figures = asdict(summarize_studies(studies, question.classes or [question.target]))
     return Done(Measured(rejected_by_reason=reasons, **figures), describe_event(event))
 
 
@@ -110,13 +112,13 @@ def _measure_studies(hospital: Hospital, question: Fingerprint) -> tuple[list[Me
     names = list_patient_names(opened.waiting, hospital.key())
     left_out = {*find_named_patients(settings.exclude, names), *find_named_patients(settings.test, names)}
     waiting = [study for study in opened.waiting if study.patient not in left_out]
-    measured, rejected = list[MeasuredStudy](), [*opened.rejected]
+    studies, rejected = list[MeasuredStudy](), [*opened.rejected]
     for result in run_in_order(waiting, measure_study, readers=settings.readers):
         hospital.pause()
         rejected += [result] if isinstance(result, Rejected) else []
-        measured += [] if isinstance(result, Rejected) else [result]
+        studies += [] if isinstance(result, Rejected) else [result]
     add_to_linkage(hospital, rejected, {})
-    return _select_part(hospital, opened, measured), rejected
+    return _select_part(hospital, studies), rejected
 
 
 def _build_images(question: Fingerprint) -> Volumes | Slices | Pictures:
@@ -126,16 +128,16 @@ def _build_images(question: Fingerprint) -> Volumes | Slices | Pictures:
     return Volumes(values=question.values) if question.images == "volumes" else Slices(values=question.values)
 
 
-def _select_part(hospital: Hospital, opened: Intake, measured: list[MeasuredStudy]) -> list[MeasuredStudy]:
+def _select_part(hospital: Hospital, studies: list[MeasuredStudy]) -> list[MeasuredStudy]:
     """Of a source that a simulation deals out, the studies of this hospital's patients."""
     part = settings_of(hospital).part
     if part is None:
-        return measured
-    shown = {study.patient: 0 for study in measured}
-    for study in measured:
-        shown[study.patient] = max(shown[study.patient], int(study.foreground.size > 0))
-    places = partition_patients(shown, part)
-    return [study for study in measured if places[study.patient] == part.number]
+        return studies
+    kinds = {study.patient: 0 for study in studies}
+    for study in studies:
+        kinds[study.patient] = max(kinds[study.patient], int(study.foreground.size > 0))
+    places = partition_patients(kinds, part)
+    return [study for study in studies if places[study.patient] == part.number]
 
 
 class Quantile(NamedTuple):
@@ -149,11 +151,11 @@ class Quantile(NamedTuple):
 def _list_quantiles(images: str) -> tuple[Quantile, ...]:
     """The least that a plan needs."""
     extents = ("rows", "columns") if images == "pictures" else ("depth", "plane")
-    asked = tuple(Quantile(f"extent {along}", MEDIAN, EXTENT) for along in extents)
+    of_extents = tuple(Quantile(f"extent {along}", MEDIAN, EXTENT) for along in extents)
     if images == "pictures":
-        return asked
+        return of_extents
     spacings = [("spacing depth", MEDIAN), ("spacing depth", FINE), ("spacing plane", MEDIAN)]
-    return (*(Quantile(quantity, share, SPACING_MM) for quantity, share in spacings), *asked)
+    return (*(Quantile(quantity, share, SPACING_MM) for quantity, share in spacings), *of_extents)
 
 
 def _measure_quantities(study: MeasuredStudy) -> dict[str, float]:
@@ -168,25 +170,27 @@ def _measure_quantities(study: MeasuredStudy) -> dict[str, float]:
     }
 
 
-def _noise_figures(question: Fingerprint, measured: Sequence[MeasuredStudy], noise: float) -> MeasuredWithNoise:
+def _noise_figures(question: Fingerprint, studies: Sequence[MeasuredStudy], noise: float) -> MeasuredWithNoise:
     """Every quantile and the number of patients, each with noise, also where there are no patients."""
     of_patient: dict[str, list[dict[str, float]]] = {}
-    for study in measured:
+    for study in studies:
         of_patient.setdefault(study.patient, []).append(_measure_quantities(study))
 
-    def find_quantile(asked: Quantile) -> float:
-        values = [float(np.median([study[asked.quantity] for study in studies])) for studies in of_patient.values()]
-        low, high = asked.bounds
+    def find_quantile(quantile: Quantile) -> float:
+        values = [float(np.median([each[quantile.quantity] for each in own])) for own in of_patient.values()]
+        low, high = quantile.bounds
         return noisy_quantile(
             torch.tensor(values, dtype=torch.float64),
-            quantile=asked.share,
+            quantile=quantile.share,
             low=low,
             high=high,
             comparisons=COMPARISONS,
             noise_multiplier=noise,
         ).value
 
-    known = {(asked.quantity, asked.share): find_quantile(asked) for asked in _list_quantiles(question.images)}
+    known = {
+        (quantile.quantity, quantile.share): find_quantile(quantile) for quantile in _list_quantiles(question.images)
+    }
     patients = float(vote_histogram(torch.ones(len(of_patient), 1), noise_multiplier=noise).value[0])
     return MeasuredWithNoise(
         noised_patients=patients, noise=noise, comparisons=COMPARISONS, **_arrange_by_axis(known, question.images)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import yaml
 
-from pipelines.planning.fingerprint import BEYOND_MEDIAN, Common, Told, share_of_noise, weight_of
+from pipelines.planning.fingerprint import BEYOND_MEDIAN, Common, Reply, share_of_noise, weight_of
 from pipelines.planning.settings import Line, Plain, Plan
 from pipelines.requests.fingerprint import Measured
 
@@ -34,8 +34,10 @@ class Source:
     command: str
 
 
-def write_plan(source: Source, plan: Plan, common: Common, told: Mapping[str, Told], silent: Mapping[str, str]) -> str:
-    """The text of the planned configuration. told: hospitals' figures; silent: hospitals that refused, with the code.
+def write_plan(
+    source: Source, plan: Plan, common: Common, replies: Mapping[str, Reply], refusals: Mapping[str, str]
+) -> str:
+    """The text of the planned configuration. replies: hospitals' figures. refusals: codes of hospitals that refused.
 
     Raises:
         ValueError: the text cannot hold a plan: an anchor that is used elsewhere stands in what is replaced.
@@ -51,7 +53,7 @@ def write_plan(source: Source, plan: Plan, common: Common, told: Mapping[str, To
             f"{source.file}: with the plan in it, it is no YAML ({error}); name no anchor (&) in images, "
             "model or train that is used elsewhere"
         ) from error
-    head = "".join(map(_wrap_comment, _describe(source, common, told, silent)))
+    head = "".join(map(_wrap_comment, _describe(source, common, replies, refusals)))
     return f"{head}\n{text}"
 
 
@@ -60,33 +62,36 @@ def _drop_head(text: str) -> str:
     return text.partition("\n\n")[2] if text.startswith(HEAD) else text
 
 
-def _describe(source: Source, common: Common, told: Mapping[str, Told], silent: Mapping[str, str]) -> Iterator[str]:
+def _describe(
+    source: Source, common: Common, replies: Mapping[str, Reply], refusals: Mapping[str, str]
+) -> Iterator[str]:
     """The head: where the plan comes from, the figures of each hospital, and how sure they are."""
-    said = "from what hospitals say of their studies, by the rules of nnU-Net (Isensee et al., Nature Methods 18, 2021)"
-    yield f"Planned by {source.command} {said}. Read it once; every line may be changed."
+    rules = "by the rules of nnU-Net (Isensee et al., Nature Methods 18, 2021)"
+    yield f"Planned by {source.command} from what hospitals say of their studies, {rules}."
+    yield "Read it once; every line may be changed."
     yield ""
     axes = AXES[len(common.spacing)]
     is_volume = len(common.spacing) == 3
     unit = "mm" if is_volume else "pixels"
-    for site in sorted(told):
-        reply = told[site]
+    for site in sorted(replies):
+        reply = replies[site]
         yield f"{site}: {_describe_figures(reply, axes, unit)}"
         if isinstance(reply, Measured):
             yield from (f"  {line}" for line in _describe_exact(reply, is_volume=is_volume))
         else:
             yield from (f"  {line}" for line in _describe_noise(reply))
-        if site in common.unsure:
+        if site in common.unsure_sites:
             yield "  So its figures say too little, and the plan is made without them."
-    yield from (f"{site}: refused ({code}), and the plan is made without it" for site, code in sorted(silent.items()))
+    yield from (f"{site}: refused ({code}), and the plan is made without it" for site, code in sorted(refusals.items()))
     yield ""
-    count = f"{common.studies:.0f} studies of {len(common.used)} hospitals"
+    count = f"{common.studies:.0f} studies of {len(common.sites)} hospitals"
     shapes = f"spacing {_join(common.spacing)}, shape {_join(common.voxels)} ({axes}; medians of medians)"
     yield f"Together, {count}: {shapes}."
-    if not all(isinstance(told[site], Measured) for site in common.used):
+    if not all(isinstance(replies[site], Measured) for site in common.sites):
         yield f"Where no larger percentile is known, the grid covers {BEYOND_MEDIAN:g} times the median."
 
 
-def _describe_figures(reply: Told, axes: str, unit: str) -> str:
+def _describe_figures(reply: Reply, axes: str, unit: str) -> str:
     """Number, spacing and extent of one hospital's studies."""
     what = "studies" if isinstance(reply, Measured) else "patients, about"
     spacing = f"spacing {_join(reply.spacing['p50'])} mm, " if unit == "mm" else ""
@@ -109,7 +114,7 @@ def _describe_exact(reply: Measured, *, is_volume: bool) -> Iterator[str]:
         yield f"set aside: {reasons}; why, study by study: linkage.json at the hospital"
 
 
-def _describe_noise(reply: Told) -> Iterator[str]:
+def _describe_noise(reply: Reply) -> Iterator[str]:
     """How sure a hospital's figures are."""
     share = share_of_noise(reply)
     yield "With noise that its privacy budget paid for: what is called a median is at 95 % a value of which"

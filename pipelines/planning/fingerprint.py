@@ -10,7 +10,7 @@ import numpy as np
 
 from pipelines.requests.fingerprint import Measured, MeasuredWithNoise
 
-Told: TypeAlias = Measured | MeasuredWithNoise
+Reply: TypeAlias = Measured | MeasuredWithNoise
 UNSURE = 0.25
 """With so much noise, as a share of the patients, a median may be any quartile."""
 BEYOND_MEDIAN = 1.25
@@ -23,8 +23,8 @@ class Common:
     """All hospitals' studies together, by axis. studies: how many, with noise where that is all that is known.
     spacing, voxels, extent: medians, mm and mm. fine: the spacing that 10 % of studies do not exceed. cover: the
     extent that a grid shall cover. intensity: inside masks, empty where nobody said. volumes: of each class, the median
-    of hospitals' medians. modality: the most frequent. used: hospitals that count; unsure: those that do not, because
-    their noise is too large.
+    of hospitals' medians. modality: the most frequent. sites: hospitals that count; unsure_sites: those that do not,
+    because their noise is too large.
     """
 
     studies: float
@@ -36,11 +36,11 @@ class Common:
     intensity: Mapping[str, float]
     volumes: Mapping[str, float]
     modality: str
-    used: tuple[str, ...]
-    unsure: tuple[str, ...] = ()
+    sites: tuple[str, ...]
+    unsure_sites: tuple[str, ...] = ()
 
 
-def merge_fingerprints(told: Mapping[str, Told]) -> Common:
+def merge_fingerprints(replies: Mapping[str, Reply]) -> Common:
     """Merge hospitals' figures; the order of hospitals changes nothing.
 
     Of hospitals' medians the median counts, of their 10th percentiles the 10th percentile, each hospital weighing as
@@ -50,36 +50,36 @@ def merge_fingerprints(told: Mapping[str, Told]) -> Common:
     Raises:
         ValueError: nobody answered, or hospitals differ in their axes.
     """
-    if not told:
+    if not replies:
         raise ValueError("no hospital answered, so there is nothing to plan by")
-    if len(axes := {len(reply.spacing["p50"]) for reply in told.values()}) > 1:
+    if len(axes := {len(reply.spacing["p50"]) for reply in replies.values()}) > 1:
         raise ValueError(f"hospitals must have images of as many axes, found {sorted(axes)}")
-    unsure = tuple(sorted(site for site, reply in told.items() if share_of_noise(reply) > UNSURE))
-    unsure = () if len(unsure) == len(told) else unsure
-    used = {site: told[site] for site in sorted(told) if site not in unsure}
-    replies, weights = [*used.values()], [weight_of(reply) for reply in used.values()]
-    exact = [reply for reply in replies if isinstance(reply, Measured)]
+    unsure = tuple(sorted(site for site, reply in replies.items() if share_of_noise(reply) > UNSURE))
+    unsure = () if len(unsure) == len(replies) else unsure
+    sure = {site: replies[site] for site in sorted(replies) if site not in unsure}
+    counted, weights = [*sure.values()], [weight_of(reply) for reply in sure.values()]
+    exact = [reply for reply in counted if isinstance(reply, Measured)]
     return Common(
         studies=sum(weights),
-        spacing=_by_axis([reply.spacing["p50"] for reply in replies], weights, 0.5),
-        fine=_by_axis([reply.spacing.get("p10") or reply.spacing["p25"] for reply in replies], weights, 0.1),
-        voxels=_by_axis([_voxels_of(reply) for reply in replies], weights, 0.5),
-        extent=_by_axis([reply.extent["p50"] for reply in replies], weights, 0.5),
-        cover=tuple(max(each) for each in zip(*map(_cover_of, replies), strict=True)),
+        spacing=_by_axis([reply.spacing["p50"] for reply in counted], weights, 0.5),
+        fine=_by_axis([reply.spacing.get("p10") or reply.spacing["p25"] for reply in counted], weights, 0.1),
+        voxels=_by_axis([_voxels_of(reply) for reply in counted], weights, 0.5),
+        extent=_by_axis([reply.extent["p50"] for reply in counted], weights, 0.5),
+        cover=tuple(max(each) for each in zip(*map(_cover_of, counted), strict=True)),
         intensity=_merge_intensities(exact),
         volumes=_merge_volumes(exact),
         modality=_most_frequent_modality(exact),
-        used=tuple(used),
-        unsure=unsure,
+        sites=tuple(sure),
+        unsure_sites=unsure,
     )
 
 
-def weight_of(reply: Told) -> float:
+def weight_of(reply: Reply) -> float:
     """How many studies, or patients where that was told with noise, a hospital weighs; at least one."""
     return max(1.0, float(reply.studies) if isinstance(reply, Measured) else reply.noised_patients)
 
 
-def share_of_noise(reply: Told) -> float:
+def share_of_noise(reply: Reply) -> float:
     """Twice the noise of a comparison about a median, as a share of the patients: so far from the middle, to either
     side, what is taken for the median may lie; 0 where there is no noise. A median changes by half a patient.
     """
@@ -100,14 +100,14 @@ def _weighted_quantile(values: Sequence[float], weights: Sequence[float], share:
     return float(chosen)
 
 
-def _voxels_of(reply: Told) -> list[float]:
+def _voxels_of(reply: Reply) -> list[float]:
     """The median shape."""
     if isinstance(reply, Measured):
         return reply.voxels["p50"]
     return [extent / step for extent, step in zip(reply.extent["p50"], reply.spacing["p50"], strict=True)]
 
 
-def _cover_of(reply: Told) -> list[float]:
+def _cover_of(reply: Reply) -> list[float]:
     """The extent that a grid shall cover for this hospital."""
     if isinstance(reply, Measured):
         return reply.extent[COVERED]

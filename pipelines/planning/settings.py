@@ -118,14 +118,14 @@ def plan_settings(common: Common, images: AnyPlanned, classes: int, effort: Effo
     )
     sides = _round_sides(grid.cover, fitted)
     usual = (effort.rounds, effort.steps) == (Effort.rounds, Effort.steps)
-    said = (
+    reason = (
         "as many as nnU-Net's epochs" if usual else f"as asked; nnU-Net takes {Effort.rounds} of {Effort.steps} steps"
     )
     return Plan(
         images=tuple(_list_images(common, images, grid, sides)),
         model=tuple(_list_model(grid, fitted, effort)),
         work=tuple(_list_work(images, fitted, effort)),
-        schedule=(Line("rounds", effort.rounds, said),),
+        schedule=(Line("rounds", effort.rounds, reason),),
         grid=grid,
         sides=sides,
         fitted=fitted,
@@ -193,8 +193,10 @@ def _list_images(common: Common, images: AnyPlanned, grid: Grid, sides: tuple[in
     if isinstance(images, Pictures):
         fits = {"squash": "the longer", "crop": "the shorter"}
         why = f"{fits.get(images.fit, '')} side of a median picture, {grid.cover[0]} pixels"
-        said = "as it was: a fingerprint does not tell how large what is cut out is" if images.fit == "around" else why
-        yield Line("size", sides[-1], said + _rounded_words(grid.cover[-1], sides[-1], SIZE[1]))
+        reason = (
+            "as it was: a fingerprint does not tell how large what is cut out is" if images.fit == "around" else why
+        )
+        yield Line("size", sides[-1], reason + _rounded_words(grid.cover[-1], sides[-1], SIZE[1]))
         kept = ("channels", "fit", "margin", "jitter")
         yield from (Line(key, getattr(images, key), "as it was") for key in kept if getattr(images, key) is not None)
         return
@@ -244,9 +246,9 @@ def _list_values(common: Common, images: Volumes | Slices) -> Iterator[Line]:
         inside = "clipped to what 0.5 and 99.5 % of the values inside masks do not exceed, by their mean and sd"
         yield Line("ct", {name: float(f"{value:.6g}") for name, value in scale.items()}, inside)
         return
-    silent = "each study by its own mean and sd: no hospital told values of CT inside masks"
+    untold = "each study by its own mean and sd: no hospital told values of CT inside masks"
     usual = "each study by its own mean and sd: values have no unit in common"
-    yield Line("values", "standardized", silent if is_ct else usual)
+    yield Line("values", "standardized", untold if is_ct else usual)
 
 
 def _list_model(grid: Grid, fitted: Fitted, effort: Effort) -> Iterator[Line]:

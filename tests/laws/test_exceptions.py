@@ -23,6 +23,7 @@ from rooms import ROOMS, ROOT
 POINT = EntryPoint("own", "pluggy:PluginManager", "consilium.algorithms")
 OFFER = Offer("algorithms", "own", "pluggy", "1.0", ROOT, POINT, distribution("pluggy"))
 ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "FarFailed": ((4,), {}),
     "RunFailed": (("it failed", Exit.SITE, ["a: one", "b: two"]), {}),
     "NotPermitted": ((OFFER,), {}),
     "QuorumLost": (("r", 3, {"b": "busy", "a": "failed"}), {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,10 @@ import pytest
 import yaml
 from PIL import Image
 
+from federation.flare import COORDINATOR, ClientApp, build_reach
+from flare_in_process import InProcessProxy
+from pipelines.coordinator.arguments import transport_free_arguments
+from pipelines.coordinator.run import simulated_workers
 from pipelines.data.images import Volumes
 from pipelines.data.sources import GlandMask, NiftiSource, PictureMasks, PictureSource
 from pipelines.hospital.fingerprint import SHARE, count_comparisons, noise_of
@@ -25,8 +30,13 @@ from pipelines.loader.validation import to_plain
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.plan import main, parse_memory
+from pipelines.remote import operate
+from pipelines.remote.order import DONE, Ended, Order, write_order
+from pipelines.remote.server import execute_order
 from pipelines.run import main as run_main
 from pipelines.runs.exits import Exit
+from pipelines.runs.stopping import Stop
+from pipelines.settings.load import load_config
 from pipelines.settings.sites import SiteSettings
 from privacy.dp import entropy
 from privacy.dp.accounting import compute_cost, mu_of
@@ -325,8 +335,8 @@ def test_a_run_prints_fingerprints_for_a_coordinator_elsewhere(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert run_main([str(settings(tmp_path)), "--fingerprint"]) == Exit.OK
     prints = parse_json(json.loads(capsys.readouterr().out))
-    assert set(prints.told) == {"a", "b"} and not prints.silent
-    assert all(reply.studies == 4 for reply in prints.told.values())
+    assert set(prints.replies) == {"a", "b"} and not prints.refusals
+    assert all(reply.studies == 4 for reply in prints.replies.values())
 
 
 def test_a_person_may_say_that_images_are_ct(tmp_path, monkeypatch, capsys) -> None:
@@ -335,3 +345,48 @@ def test_a_person_may_say_that_images_are_ct(tmp_path, monkeypatch, capsys) -> N
     assert main([str(path), "--small", "--ct"]) == Exit.OK
     ct = yaml.safe_load(capsys.readouterr().out)["images"]["ct"]
     assert ct["low"] < ct["mean"] < ct["high"] and ct["sd"] > 0
+
+
+@pytest.fixture
+def far(tmp_path, monkeypatch) -> Path:
+    """In place of FLARE: the job that it would start, in this process; hospitals' own settings lie in `near.yaml`."""
+
+    def operated(said: Any, options: Any, console: Any) -> Ended:
+        workers = simulated_workers(load_config(str(tmp_path / "near.yaml")), tmp_path / "hospitals", Stop())
+        clients = {
+            site: build_reach(InProcessProxy(ClientApp(worker, lambda: COORDINATOR)))
+            for site, worker in workers.items()
+        }
+        path = tmp_path / "job" / "order.json"
+        path.parent.mkdir()
+        arguments = tuple(transport_free_arguments(options))
+        write_order(path, Order(arguments, os.getcwd(), {}, tuple(clients), (), 60.0, "again"))
+        execute_order(path, clients)
+        done = json.loads((path.parent / DONE).read_text())
+        return Ended(done["exit"], done["said"])
+
+    monkeypatch.setattr(operate, "execute_remotely", operated)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kit" / "startup").mkdir(parents=True)
+    (tmp_path / "kit" / "startup" / "fed_admin.json").write_text("{}")
+    settings(tmp_path).rename(tmp_path / "near.yaml")
+    return settings(tmp_path, name="far", sites={name: {"source": {"kind": "elsewhere"}} for name in ("b", "a")})
+
+
+def test_hospitals_on_their_own_machines_give_the_same_plan(far, capsys) -> None:
+    plans = []
+    for words in (["near.yaml"], [str(far), "--engine", "flare", "--kit", "kit"]):
+        assert main([*words, "--small"]) == Exit.OK
+        plans.append(yaml.safe_load(capsys.readouterr().out))
+    for near, elsewhere in zip(*(plan.items() for plan in plans), strict=True):
+        assert near == elsewhere or near[0] in ("name", "sites")
+
+
+def test_a_coordinator_elsewhere_that_fails_ends_the_command_with_its_code(far, capsys) -> None:
+    near = Path("near.yaml")
+    said = yaml.safe_load(near.read_text())
+    said["sites"]["b"] = {"source": {"kind": "nifti", "folder": "/nowhere"}, "gland": {"folder": "/nowhere"}}
+    near.write_text(yaml.safe_dump(said))
+    assert main([str(far), "--small", "--engine", "flare", "--kit", "kit"]) != Exit.OK
+    captured = capsys.readouterr()
+    assert captured.out == "" and "nothing to plan by: the coordinator's process ended with code" in captured.err

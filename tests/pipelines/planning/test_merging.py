@@ -43,7 +43,7 @@ def test_the_order_of_hospitals_changes_nothing(hospitals, chance) -> None:
 def test_hospitals_that_say_the_same_are_as_one(studies) -> None:
     one = merge_fingerprints({"a": told(studies)})
     both = merge_fingerprints({"a": told(studies), "b": told(studies)})
-    assert replace(both, used=one.used, studies=one.studies, intensity=one.intensity) == one
+    assert replace(both, sites=one.sites, studies=one.studies, intensity=one.intensity) == one
     assert both.studies == 2 * one.studies and both.intensity == pytest.approx(one.intensity)
 
 
@@ -73,9 +73,9 @@ def test_hospitals_with_too_much_noise_do_not_count_unless_all_are_like_that() -
     sure, unsure = noised(100, 10.0), noised(20, 10.0, spacing=9.0)
     assert 10.0 / 20 > UNSURE > 10.0 / 100
     common = merge_fingerprints({"a": sure, "b": unsure})
-    assert (common.used, common.unsure, common.spacing[0]) == (("a",), ("b",), 3.0)
+    assert (common.sites, common.unsure_sites, common.spacing[0]) == (("a",), ("b",), 3.0)
     alone = merge_fingerprints({"b": unsure})
-    assert (alone.used, alone.unsure, alone.spacing[0]) == (("b",), (), 9.0)
+    assert (alone.sites, alone.unsure_sites, alone.spacing[0]) == (("b",), (), 9.0)
 
 
 @pytest.mark.parametrize("patients", [-30.0, 0.0, 0.4])
