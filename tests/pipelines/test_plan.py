@@ -17,6 +17,7 @@ import yaml
 from PIL import Image
 
 from federation.flare import COORDINATOR, ClientApp, build_reach
+from federation.models.planned import Planned
 from flare_in_process import InProcessProxy
 from pipelines.coordinator.arguments import transport_free_arguments
 from pipelines.coordinator.run import simulated_workers
@@ -206,17 +207,22 @@ def test_without_a_promise_nothing_is_said_to_protect(tmp_path, files) -> None:
     assert [line["event"] for line in lines_of(site)] == [{"kind": "non_private"}]
 
 
-def test_pictures_are_measured_as_they_are(tmp_path) -> None:
-    chance = np.random.default_rng(0)
-    for folder in ("pictures", "masks"):
-        (tmp_path / folder).mkdir()
-    counts = []
+def draw_pictures(folder: Path) -> list[int]:
+    """Four pictures of 40 columns and 30 rows or a little more, with masks; how many pixels each mask has."""
+    chance, counts = np.random.default_rng(0), []
+    for name in ("pictures", "masks"):
+        (folder / name).mkdir()
     for number in range(4):
         grey = chance.integers(0, 255, (30 + number, 40), np.uint8)
         mask = (chance.random(grey.shape) < 0.3).astype(np.uint8)
-        Image.fromarray(grey).save(tmp_path / "pictures" / f"p{number}.png")
-        Image.fromarray(mask * 255).save(tmp_path / "masks" / f"p{number}.png")
+        Image.fromarray(grey).save(folder / "pictures" / f"p{number}.png")
+        Image.fromarray(mask * 255).save(folder / "masks" / f"p{number}.png")
         counts.append(int(mask.sum()))
+    return counts
+
+
+def test_pictures_are_measured_as_they_are(tmp_path) -> None:
+    counts = draw_pictures(tmp_path)
     masks = PictureMasks(folder=str(tmp_path / "masks"), values={"disc": (255,)})
     source = PictureSource(folder=str(tmp_path / "pictures"), table=None, masks=masks)
     site = Hospital("a", tmp_path / "a", SiteSettings(source=source), lambda: "2026-01-01T00:00:00Z")
@@ -274,6 +280,25 @@ def test_the_command_writes_a_plan_and_leaves_the_rest(tmp_path, monkeypatch, ca
     assert yaml.safe_load(capsys.readouterr().out) == after
     with pytest.raises(SystemExit):
         main([str(path), "-o", "planned.yaml"])
+
+
+@pytest.mark.parametrize("kind", ["volumes", "slices", "pictures"])
+def test_what_is_written_is_accepted_by_check(tmp_path, monkeypatch, capsys, kind) -> None:
+    """From files to a plan to `--check`, which builds the network and rehearses every method."""
+    monkeypatch.chdir(tmp_path)
+    changes: dict[str, Any] = {"images": {"kind": kind, "values": "standardized", "centre": "image"}}
+    if kind == "pictures":
+        draw_pictures(tmp_path)
+        source = {"kind": "picture", "folder": "pictures", "table": None}
+        changes["sites"] = {"a": {"source": {**source, "masks": {"folder": "masks", "values": {"disc": [255]}}}}}
+        changes |= {"images": {"kind": "pictures", "channels": 1}}
+        changes |= {"task": {"kind": "segmentation", "target": "masks", "classes": ["disc"]}}
+    assert main([str(settings(tmp_path, **changes)), "--small", "-o", "planned.yaml"]) == Exit.OK
+    assert run_main(["planned.yaml", "--check"]) == Exit.OK, capsys.readouterr().err
+    config = load_config("planned.yaml")
+    assert isinstance(config.model, Planned) and config.train.work.foreground == 0.33
+    assert config.train.work.rate.name == "polynomial" and config.train.work.nesterov
+    assert config.images.kind == kind and config.train.schedule.rounds == 40
 
 
 def test_the_order_of_hospitals_in_a_file_changes_no_plan(tmp_path, monkeypatch, capsys) -> None:

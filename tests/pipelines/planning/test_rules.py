@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmarks.studies.planned import KINDS, draw_studies, plan_by_rules, tell_figures
+from federation.models.planned import Planned
 from pipelines.planning.fingerprint import merge_fingerprints
-from pipelines.planning.memory import Topology, count_values
+from pipelines.planning.memory import count_values
 from pipelines.planning.rules import (
     ANISOTROPY,
     LEAST_BATCH,
@@ -126,54 +127,26 @@ def test_too_little_memory_is_told_with_what_would_do() -> None:
     fit_network((1.0, 1.0, 1.0), (100, 100, 100), classes=2, voxels=1e9, memory_gib=enough)
 
 
-class Slow(nn.Module):
-    """A U-Net of a plan, built layer by layer, which counts the values that each layer makes."""
-
-    def __init__(self, network: Topology, classes: int) -> None:
-        super().__init__()
-        axes = len(network.patch)
-        conv, up = (nn.Conv2d, nn.ConvTranspose2d) if axes == 2 else (nn.Conv3d, nn.ConvTranspose3d)
-        widths = network.filters
-        self.down = nn.ModuleList()
-        for stage, (kernel, stride) in enumerate(zip(network.kernels, network.strides, strict=True)):
-            inside, pad = (1 if stage == 0 else widths[stage - 1]), tuple(side // 2 for side in kernel)
-            first = conv(inside, widths[stage], kernel, stride, pad)
-            self.down.append(nn.Sequential(first, conv(widths[stage], widths[stage], kernel, 1, pad)))
-        self.ups, self.blocks = nn.ModuleList(), nn.ModuleList()
-        for stage in range(len(widths) - 2, -1, -1):
-            stride, width = network.strides[stage + 1], widths[stage]
-            self.ups.append(up(widths[stage + 1], width, stride, stride))
-            self.blocks.append(nn.Sequential(conv(2 * width, width, 1), conv(width, width, 1)))
-        self.last = conv(widths[0], classes, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        skips = []
-        for stage in self.down:
-            x = stage(x)
-            skips.append(x)
-        for up, block, skip in zip(self.ups, self.blocks, skips[-2::-1], strict=True):
-            x = block(torch.cat([up(x), skip], dim=1))
-        return self.last(x)
-
-
 @pytest.mark.parametrize(
     ("spacing", "patch"), [((1.0, 1.0, 1.0), (32, 40, 24)), ((3.6, 0.6, 0.6), (12, 64, 48)), ((1.0, 1.0), (96, 64))]
 )
 def test_values_are_those_that_the_layers_of_a_network_make(spacing, patch) -> None:
-    network = build_topology(spacing, patch, filters=8)
+    """Of the network that is built of the plan, without the answers at lower resolutions, which are small."""
+    planned = build_topology(spacing, patch, filters=8)
+    model = Planned(patch=planned.patch, kernels=planned.kernels, strides=planned.strides, filters=planned.filters)
     counted = 0
+
+    def count(module: nn.Module, inputs: object, output: torch.Tensor) -> None:
+        nonlocal counted
+        counted += output.numel()
+
     with torch.device("meta"):
-        slow = Slow(network, classes=3)
-
-        def count(module: nn.Module, inputs: object, output: torch.Tensor) -> None:
-            nonlocal counted
-            counted += output.numel()
-
-        for module in slow.modules():
-            if not [*module.children()]:
+        network = model.build(inputs=(1, *planned.patch), classes=3).eval()
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d):
                 module.register_forward_hook(count)
-        answer = slow(torch.zeros(1, 1, *network.patch))
-    assert answer.shape == (1, 3, *network.patch) and counted == count_values(network, classes=3)
+        answer = network(torch.zeros(1, 1, *planned.patch))
+    assert answer.logits.shape == (1, 3, *planned.patch) and counted == count_values(planned, classes=3)
 
 
 def test_narrow_networks_keep_the_ratio_of_the_widest_to_the_first() -> None:
