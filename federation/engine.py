@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
@@ -37,6 +37,17 @@ class Engine(Protocol):
     def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
         """Send each named site its message. A site that fails, refuses or is late is in `missing` with a code; no
         exception is raised.
+        """
+        ...
+
+
+@runtime_checkable
+class Eager(Protocol):
+    """An engine whose sites can begin before anybody waits for them, as those on other machines can."""
+
+    def begin(self, call: Call, messages: Mapping[str, Message]) -> None:
+        """Send each named site its message, and return at once. A later `ask` of the same call waits for the replies;
+        a call that was begun before is not sent again.
         """
         ...
 

@@ -15,8 +15,9 @@ from typing import Protocol, TypeGuard
 from federation.algorithm import Algorithm, State
 from federation.engine import Engine
 from federation.outcome import Outcome, load_outcome, save_outcome
+from federation.questions import add_sent_bytes, wrap_message
 from federation.rehearsal import Forms
-from federation.rounds import QuorumLost, add_sent_bytes, ask_all, finish_training, wrap_message
+from federation.rounds import QuorumLost, ask_all, finish_training
 from federation.verdict import find_introduction_problem, find_reply_problem
 from privacy.folder import Folder
 from privacy.message import Call, Message, as_mapping

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from federation.algorithm import State
+from federation.parameters import section
 from privacy.folder import Folder
 from privacy.formats import check_format
 from privacy.message import (
@@ -29,6 +30,7 @@ from privacy.release.gate import BUDGET
 
 FORMAT = 1
 STATE = "state"  # the file that a run resumes from
+EARLIER = "earlier"
 CHUNK = 32  # rounds whose records lie in one file
 
 
@@ -41,6 +43,7 @@ class Outcome:
     received: site -> bytes of tensors and facts sent to it. best: the round with the lowest total among the rounds
     that every site with validation patients scored, or None. keys: site -> public key, where replies are hidden in
     sums (`privacy.secure_sum`). updates: site -> round -> what was measured of its update (`federation.notices`).
+    earlier: round -> the state with which sites began in it that are still at work (`federation.buffering`).
     """
 
     state: State
@@ -53,6 +56,7 @@ class Outcome:
     received: Mapping[str, int] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     updates: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    earlier: Mapping[int, State] = field(default_factory=dict)
 
     @property
     def retired_sites(self) -> frozenset[str]:
@@ -84,8 +88,12 @@ def save_outcome(folder: Folder, run: str, outcome: Outcome, *, rewrite_all: boo
         "received": dict(outcome.received),
         **({"keys": dict(outcome.keys)} if outcome.keys else {}),
         "state": dict(outcome.state.facts),
+        **({EARLIER: {str(r): dict(state.facts) for r, state in outcome.earlier.items()}} if outcome.earlier else {}),
     }
-    folder.write(STATE, seal_parts(to_bytes(Message(outcome.state.tensors, facts))))
+    earlier = {
+        f"{EARLIER}/{r}/{name}": value for r, state in outcome.earlier.items() for name, value in state.tensors.items()
+    }
+    folder.write(STATE, seal_parts(to_bytes(Message({**outcome.state.tensors, **earlier}, facts))))
 
 
 def load_outcome(folder: Folder, run: str) -> Outcome | None:
@@ -106,9 +114,11 @@ def load_outcome(folder: Folder, run: str) -> Outcome | None:
         raise Malformed(f"records of earlier rounds are missing: {', '.join(gone)}; restore them, or train anew")
     records = [*(from_bytes(unseal_parts(folder.read(name))).facts for name in names), facts]
     losses, updates = _join_rounds(records, "losses"), _join_rounds(records, "updates")
-    best = facts["best"]
+    best, earlier = facts["best"], as_mapping(facts.get(EARLIER))
+    prefixes = {name: f"{EARLIER}/{name}/" for name in earlier}
+    current = {n: t for n, t in saved.tensors.items() if not n.startswith(tuple(prefixes.values()))}
     return Outcome(
-        state=Message(saved.tensors, as_mapping(facts["state"])),
+        state=Message(current, as_mapping(facts["state"])),
         merged={site: int(str(r)) for site, r in as_mapping(facts["merged"]).items()},
         losses=losses,
         totals=as_mapping(facts["totals"]),
@@ -123,6 +133,10 @@ def load_outcome(folder: Folder, run: str) -> Outcome | None:
         received={site: int(str(size)) for site, size in as_mapping(facts.get("received")).items()},
         keys={site: str(key) for site, key in as_mapping(facts.get("keys")).items()},
         updates=updates,
+        earlier={
+            int(name): Message(section(saved.tensors, f"{EARLIER}/{name}"), as_mapping(facts_of_state))
+            for name, facts_of_state in earlier.items()
+        },
     )
 
 

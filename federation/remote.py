@@ -109,6 +109,7 @@ class Remote:
         self._turns = threading.Semaphore(CARRIED)
         self._lost: set[str] = set()
         self._silent: dict[str, float] = {}  # seconds of unanswered calls
+        self._begun: dict[tuple[str, str, int, str], Future[Message | str]] = {}
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -120,15 +121,30 @@ class Remote:
         `keep`.
         """
         until = None if deadline_s is None else time.monotonic() + deadline_s
+        begun = {site: self._begun.pop(_key_of(call, site), None) for site in messages}
         with ThreadPoolExecutor(max(1, len(messages)), "ask") as pool:
             site_by_future = {
-                pool.submit(self._ask_hospital, at, call.at(at), messages[at], until): at for at in sorted(messages)
+                pool.submit(_wait_for, work, until)
+                if (work := begun[at]) is not None
+                else pool.submit(self._ask_hospital, at, call.at(at), messages[at], until): at
+                for at in sorted(messages)
             }
             for future in as_completed(site_by_future):
                 report_answer(site_by_future[future])
         answers = {site: future.result() for future, site in site_by_future.items()}
         replies = {site: reply for site, reply in answers.items() if isinstance(reply, Message)}
         return Answers(replies, {site: code for site, code in answers.items() if isinstance(code, str)})
+
+    def begin(self, call: Call, messages: Mapping[str, Message]) -> None:
+        """See `Eager.begin`. Each hospital is asked by a thread that ends with the process, so that a slow one does not
+        keep a run that was stopped from ending.
+        """
+        for site, message in sorted(messages.items()):
+            if (key := _key_of(call, site)) not in self._begun:
+                self._begun[key] = future = Future[Message | str]()
+                threading.Thread(
+                    target=_fill_future, args=(future, self._ask_hospital, site, call.at(site), message), daemon=True
+                ).start()
 
     def _ask_hospital(self, site: str, call: Call, message: Message, until: float | None) -> Message | str:
         """One hospital's reply, or a code. until: by which time, as `time.monotonic` counts."""
@@ -189,6 +205,33 @@ class Remote:
         self._lost.add(site)
         self._on_gone(site)
         return "gone"
+
+
+def _key_of(call: Call, site: str) -> tuple[str, str, int, str]:
+    """What identifies work that was begun."""
+    return site, call.at(site).run, call.round, call.request
+
+
+def _fill_future(
+    future: Future[Message | str],
+    ask: Callable[[str, Call, Message, float | None], Message | str],
+    site: str,
+    call: Call,
+    message: Message,
+) -> None:
+    """Ask a hospital, and set the result."""
+    try:
+        future.set_result(ask(site, call, message, None))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _wait_for(work: Future[Message | str], until: float | None) -> Message | str:
+    """The answer of a hospital that has begun, or `late`."""
+    try:
+        return work.result(None if until is None else max(0.0, until - time.monotonic()))
+    except TimeoutError:
+        return "late"
 
 
 class _Question:

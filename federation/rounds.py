@@ -5,32 +5,50 @@ A run that was stopped resumes from the last saved round.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import ClassVar
 
-import torch
-
 from federation.algorithm import Algorithm, State
-from federation.engine import Engine
+from federation.buffering import (
+    Merge,
+    can_merge_late,
+    count_updates,
+    find_buffer_problem,
+    plan_merges,
+    rebase_stale,
+)
+from federation.engine import Eager, Engine
 from federation.merging import MEAN, Rule
 from federation.notices import Update, add_updates, measure_updates, use_released_counts
 from federation.outcome import Outcome, load_outcome, save_outcome
 from federation.participant import best_round
-from federation.randomness import derive_seed
+from federation.questions import (
+    add_sent_bytes,
+    ask_training,
+    begin_work,
+    choose_sites,
+    keep_states,
+    wrap_message,
+    write_questions,
+)
 from federation.rehearsal import Forms
-from federation.summing import EVERYBODY, KEY, KEYS, has_words, masked_form, reveal_sum
+from federation.summing import EVERYBODY, KEY, has_words, masked_form, reveal_sum
 from federation.verdict import MALFORMED, WRONG, find_introduction_problem, find_reply_problem
 from privacy.folder import Folder
 from privacy.message import Call, Json, Message, Params, as_mapping
 from privacy.pickled import reduce_error
 from privacy.release.gate import BUDGET
-from privacy.settings_error import refuse, unmet
+from privacy.settings_error import Problem, refuse, unmet
 
 TRIES = 3  # attempts at the introduction and the finish, which every site must answer
+HIDDEN_BUFFER = (
+    "hospitals that begin with different models are merged by how late each one is, and in a sum nobody sees whose "
+    "update is late; say secure_sum: false, or leave schedule.buffer out"
+)
+"""Why replies that are hidden in sums are not merged late."""
 SHORTEST_S = 0.01  # of deadlines; nobody answers sooner
 
 
@@ -42,6 +60,8 @@ class Schedule:
     reply; a site whose privacy budget is spent retires and does not count.
     deadline_s: a reply that takes longer is lost; None = no limit. patience: training ends early once the validation
     loss over all sites was no lower for so many rounds; None = never, as where no losses leave.
+    buffer: merge as soon as so many sites have answered (`federation.buffering`); None = all that were asked. rounds
+    are then merges. durations: site -> how long a round of work takes there, in any unit; 1 where it is not said.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -51,6 +71,8 @@ class Schedule:
     quorum: float = 1.0
     deadline_s: float | None = None
     patience: int | None = None
+    buffer: int | None = None
+    durations: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         refuse(
@@ -61,8 +83,41 @@ class Schedule:
                 quorum=(0 < self.quorum <= 1, "in (0, 1]"),
                 deadline_s=(self.deadline_s is None or self.deadline_s >= SHORTEST_S, f">= {SHORTEST_S} or null"),
                 patience=(self.patience is None or self.patience >= 1, ">= 1 or null"),
+                buffer=(self.buffer is None or self.buffer >= 1, ">= 1 or null"),
             )
+            + self._buffer_problems()
         )
+
+    def _buffer_problems(self) -> list[Problem]:
+        """Problems of durations, and of settings that buffered merging leaves without a meaning."""
+        problems = [
+            Problem(("durations", site), f"must be > 0 and finite, found {duration}")
+            for site, duration in self.durations.items()
+            if not 0 < duration < math.inf
+        ]
+        if self.buffer is None:
+            text = "they say who is waited for in buffered merging, and buffer is missing; say how many, or remove them"
+            return problems + ([Problem(("durations",), text)] if self.durations else [])
+        if self.participation < 1:
+            text = f"{self.participation:g}, and with buffer those who have answered are merged; say 1"
+            problems.append(Problem(("participation",), text))
+        if self.patience is not None:
+            text = (
+                f"{self.patience}, and with buffer each model is scored by the hospitals that begin with it alone, so "
+                "that rounds cannot be compared; remove it"
+            )
+            problems.append(Problem(("patience",), text))
+        return problems
+
+    def plan(self, sites: Sequence[str]) -> tuple[Merge, ...] | None:
+        """The merges of a run with these sites; None: each waits for all that were asked."""
+        return None if self.buffer is None else plan_merges(sites, self.durations, self.buffer, self.rounds)
+
+    def count_updates(self, sites: Sequence[str]) -> dict[str, int]:
+        """Site -> in how many rounds it trains at most, of these sites."""
+        merges = self.plan(sites)
+        updates = dict.fromkeys(sites, self.rounds) if merges is None else count_updates(merges)
+        return {site: updates[site] for site in sites}
 
     def count_asked(self, sites: int, fewest: int = 1) -> int:
         """How many of so many sites are asked in a round. fewest: that a rule of merging needs."""
@@ -83,9 +138,14 @@ class Schedule:
 
 
 def method_schedule(algorithm: Algorithm, schedule: Schedule) -> Schedule:
-    """The schedule of one method: one that declares an attribute `rounds` has so many, with all sites in each."""
+    """The schedule of one method: one that declares an attribute `rounds` has so many, with all sites in each. One
+    whose updates cannot be merged late, as of a method that sends none, waits for everybody.
+    """
     rounds: int | None = getattr(algorithm, "rounds", None)
-    return schedule if rounds is None else replace(schedule, rounds=rounds, participation=1.0)
+    if rounds is not None:
+        return replace(schedule, rounds=rounds, participation=1.0, buffer=None, durations={})
+    is_kept = schedule.buffer is None or can_merge_late(algorithm)
+    return schedule if is_kept else replace(schedule, buffer=None, durations={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,15 +197,18 @@ def conduct_training(
 
     Raises:
         QuorumLost: too few valid replies; the last complete round is saved.
+        ValueError: merging is buffered, and the method or hidden replies do not allow it.
     """
+    check_buffer(algorithm, forms.reply, schedule, trust)
     schedule = method_schedule(algorithm, schedule)
+    merges = schedule.plan(engine.sites)
     outcome = load_outcome(folder, run)
     if outcome is None:
         outcome = _ask_introductions(engine, algorithm, run, initial, opening, forms.introduction, trust)
         save_outcome(folder, run, outcome)
     while outcome.round < schedule.rounds:
         between(outcome)
-        outcome = _run_round(engine, algorithm, run, outcome, forms.reply, schedule, seed, trust)
+        outcome = _run_round(engine, algorithm, run, outcome, forms.reply, schedule, seed, trust, merges)
         if schedule.is_over(outcome, trust.rule):  # the current model is final, as when all sites have retired
             outcome = replace(outcome, round=schedule.rounds)
         save_outcome(folder, run, outcome)
@@ -154,6 +217,20 @@ def conduct_training(
         outcome = finish_training(engine, algorithm, run, outcome, trust=trust)
         save_outcome(folder, run, outcome)
     return outcome
+
+
+def check_buffer(algorithm: Algorithm, form: Message, schedule: Schedule, trust: Trust = NO_RULE) -> None:
+    """Check that a method's replies can be merged late, if the schedule asks for that. form: of a reply.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    if schedule.buffer is None:
+        return
+    if problem := find_buffer_problem(algorithm, form):
+        raise ValueError(problem)
+    if trust.secure_sum and form.tensors:
+        raise ValueError(HIDDEN_BUFFER)
 
 
 def _ask_introductions(
@@ -198,6 +275,7 @@ def _run_round(
     schedule: Schedule,
     seed: int,
     trust: Trust = NO_RULE,
+    merges: Sequence[Merge] | None = None,
 ) -> Outcome:
     number = last.round + 1
     active = tuple(site for site in engine.sites if site not in last.retired_sites)
@@ -206,13 +284,14 @@ def _run_round(
         raise QuorumLost(run, number, dict.fromkeys(last.retired_sites or engine.sites, BUDGET))
     if too_few:  # so many sites have retired that the current model is final
         return replace(last, round=schedule.rounds)
-    seed_of_round = derive_seed(seed, "participation", number)
-    asked_sites = sample_sites(active, schedule.count_asked(len(active), trust.rule.fewest), seed_of_round)
-    call = Call(run, number, "train", last.merged)
+    began = choose_sites(merges, active, number, schedule.count_asked(len(active), trust.rule.fewest), seed)
     hidden = bool(last.keys) and has_words(template)
-    keys = {site: last.keys[site] for site in asked_sites} if hidden else {}
-    messages = {site: wrap_message(algorithm.send(last.state, site, call), last.best, keys) for site in asked_sites}
-    replies, missing = engine.ask(call, messages, deadline_s=schedule.deadline_s)
+    keys = {site: last.keys[site] for site in began} if hidden else {}
+    now = write_questions(algorithm, run, last, dict.fromkeys(began, number), keys)
+    messages = now if merges is None else write_questions(algorithm, run, last, began, keys)
+    if merges is not None and isinstance(engine, Eager):
+        begin_work(engine, algorithm, run, last, merges, active)
+    replies, missing = ask_training(engine, run, last.merged, began, messages, schedule.deadline_s)
     form = masked_form(template) if hidden else template
     codes = {site: find_reply_problem(reply, form) for site, reply in replies.items()}
     good = {site: reply for site, reply in sorted(replies.items()) if codes[site] is None}
@@ -221,24 +300,26 @@ def _run_round(
     if is_complete and hidden:
         state, spoilt = _merge_sum(algorithm, last.state, good, template)
     elif is_complete:
-        parts = use_released_counts(_unwrap_messages(good), trust.counts)
-        state, spoilt = _merge_replies(algorithm, last.state, parts, messages, trust.rule)
+        parts = rebase_stale(use_released_counts(_unwrap_messages(good), trust.counts), began, messages, now, number)
+        state, spoilt = _merge_replies(algorithm, last.state, parts, now, trust.rule)
         updates = measure_updates(good, messages, trust.counts)
     codes |= spoilt
     good = {site: reply for site, reply in sorted(replies.items()) if codes[site] is None}
     lost = {**missing, **{site: why for site, why in codes.items() if why is not None}}
     gone = tuple((number, site, code) for site, code in sorted(lost.items()))
-    going_on = [site for site in asked_sites if lost.get(site) != BUDGET]
+    going_on = [site for site in began if lost.get(site) != BUDGET]
     if len(good) < schedule.count_needed(len(going_on)):
         raise QuorumLost(run, number, lost)
     received = add_sent_bytes(last.received, messages)
-    if not good:  # all asked sites retired: repeat the round with others
+    if not good and merges is None:  # all asked sites retired: repeat the round with others
         return replace(last, missing=last.missing + gone, received=received)
-    seen = _add_losses(last, good, number - 1, trust)
+    scored = {site: start - 1 for site, start in began.items()}
+    is_common = merges is None or began == dict.fromkeys(active, number)
+    seen = _add_losses(last, good, scored, trust, is_common=is_common)
     is_complete = is_complete and (hidden or len(good) >= trust.rule.fewest)  # without those that could not be merged
     # Masks of an incomplete sum do not cancel, and a rule needs its number of replies. The round is lost, and the next
     # one asks for new replies.
-    merged = {**last.merged, **dict.fromkeys(good if is_complete else (), number)}
+    merged = {**last.merged, **({site: began[site] for site in good} if is_complete else {})}
     return replace(
         seen,
         state=state,
@@ -247,6 +328,7 @@ def _run_round(
         round=number,
         received=received,
         updates=add_updates(last.updates, updates, number),
+        earlier=keep_states(last, merges, number),
     )
 
 
@@ -329,7 +411,7 @@ def finish_training(
     if lost := {site: code for site, code in missing.items() if code not in WRONG}:
         raise QuorumLost(run, number, lost)
     gone = tuple((number, site, code) for site, code in sorted(missing.items()))
-    seen = _add_losses(last, replies, number - 1, trust)
+    seen = _add_losses(last, replies, dict.fromkeys(replies, number - 1), trust)
     return replace(seen, missing=last.missing + gone, round=number, received=add_sent_bytes(last.received, messages))
 
 
@@ -353,29 +435,12 @@ def ask_all(
     return dict(sorted(replies.items())), missing
 
 
-def add_sent_bytes(received: Mapping[str, int], messages: Mapping[str, Message]) -> dict[str, int]:
-    """Bytes sent to each site so far, including these messages: tensors by their size in memory, facts as JSON."""
-    sizes = {
-        site: sum(t.numel() * t.element_size() for t in m.tensors.values()) + len(json.dumps(dict(m.facts)))
-        for site, m in messages.items()
-    }
-    return {**received, **{site: received.get(site, 0) + size for site, size in sizes.items()}}
-
-
-def wrap_message(message: Message, best: int | None, keys: Mapping[str, str] | None = None) -> Message:
-    """A method's message as sites get it in a run. keys: of the sites among whose replies this one's is hidden."""
-    hiding: dict[str, Json] = {KEYS: dict(keys)} if keys else {}
-    return Message(message.tensors, {"algorithm": dict(message.facts), "best": best, **hiding})
-
-
-def sample_sites(sites: tuple[str, ...], count: int, seed: int) -> tuple[str, ...]:
-    """So many random sites, sorted."""
-    order = torch.randperm(len(sites), generator=torch.Generator().manual_seed(seed)).tolist()
-    return tuple(sorted(sites[i] for i in order[:count]))
-
-
-def _add_losses(last: Outcome, replies: Mapping[str, Message], round_: int, trust: Trust) -> Outcome:
-    """The outcome with the validation losses that the sites measured of the model after `round_`."""
+def _add_losses(
+    last: Outcome, replies: Mapping[str, Message], scored: Mapping[str, int], trust: Trust, *, is_common: bool = True
+) -> Outcome:
+    """The outcome with the validation losses that the sites measured. scored: site -> the round after which it got the
+    model. is_common: whether that was the same round for all; only then is there a total.
+    """
     losses = {site: dict(series) for site, series in last.losses.items()}
     sizes = {
         site: trust.counts.get(site, {}).get("validation", n)
@@ -383,12 +448,14 @@ def _add_losses(last: Outcome, replies: Mapping[str, Message], round_: int, trus
         if isinstance(n := r.facts.get("n"), int) and n > 0
     }
     for site in sizes:
-        losses.setdefault(site, {})[str(round_)] = replies[site].facts["loss"]
+        losses.setdefault(site, {})[str(scored[site])] = replies[site].facts["loss"]
     values = {site: float(str(replies[site].facts["loss"])) for site in sizes}
     total = sum(n * values[site] for site, n in sizes.items()) / max(1, sum(sizes.values()))
     if trust.rule.name != MEAN.name and values:  # one false loss could choose the round for everybody
         total = median(values.values())
-    totals = {**last.totals, str(round_): total} if sizes else dict(last.totals)
+    totals = dict(last.totals)
+    if is_common and sizes:
+        totals[str(scored[next(iter(sizes))])] = total
     comparable = comparable_totals(losses, totals, trust.rule)
     return replace(last, losses=losses, totals=totals, best=best_round(comparable))
 

@@ -21,9 +21,10 @@ from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.outcome import Outcome
 from federation.parameters import section
+from federation.questions import sample_sites
 from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters
-from federation.rounds import Schedule, sample_sites
+from federation.rounds import Schedule
 from federation.task import Task
 from privacy.dp.access import Rows
 from privacy.dp.batches import batches_per_epoch, iterate_minibatches

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from federation.engine import Answers, Engine
+from federation.engine import Answers, Eager, Engine
 from pipelines.coordinator.world import World
 from pipelines.requests import REQUESTS
 from pipelines.requests.holds import Holds
@@ -43,6 +43,11 @@ class RecordingEngine:
             for site in answers.replies:
                 self._asked.setdefault(site, []).append([call.at(site).run, call.round, call.request])
         return answers
+
+    def begin(self, call: Call, messages: Mapping[str, Message]) -> None:
+        """See `Eager.begin`; sites of another engine begin when they are asked."""
+        if isinstance(self._engine, Eager):
+            self._engine.begin(call, messages)
 
 
 def record_answers(stage: Stage[World]) -> Stage[World]:

@@ -70,10 +70,17 @@ def plan_method(config: Config, label: str, site: str) -> Plan:
     if not isinstance(config.privacy, PatientLevel):
         raise ValueError("privacy: none has no plan")
     evaluations = len(config.sites) if config.evaluate.public else 1
-    rounds = method_schedule(config.train.methods[label], config.train.schedule).rounds
+    rounds = count_rounds(config, label, site)
     releases = Releases(rounds, evaluations, config.split.validation > 0)
     task, method = config.task_of(label), config.method(label, site)
     return _plan_noise(method, task, config.work(label, site), config.privacy, releases, count_sharing(config, label))
+
+
+def count_rounds(config: Config, label: str, site: str) -> int:
+    """In how many rounds of a method a site trains at most: in buffered merging those of its own updates."""
+    schedule = method_schedule(config.train.methods[label], config.train.schedule)
+    inside = [name for name in config.sites if name not in config.outside]
+    return schedule.count_updates(inside).get(site, schedule.rounds)
 
 
 def count_sharing(config: Config, label: str) -> int:
@@ -85,7 +92,7 @@ def count_sharing(config: Config, label: str) -> int:
 
 
 class Releases(NamedTuple):
-    """Numbers of releases: training rounds and histograms of test scores; and whether rounds are validated."""
+    """Numbers of a site's releases: training rounds and histograms of test scores; and whether rounds are validated."""
 
     rounds: int
     evaluations: int

@@ -20,6 +20,7 @@ from pipelines.loader.recovery import select_causes
 from pipelines.settings.augment import Augment
 from pipelines.settings.checks import (
     augment,
+    buffering,
     features,
     harmonization,
     merging,
@@ -66,6 +67,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     privacy.problems,
     sums.problems,
     merging.problems,
+    buffering.problems,
     harmonization.problems,
     augment.problems,
 )

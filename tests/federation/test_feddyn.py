@@ -18,8 +18,8 @@ from federation.feddyn import FedDyn
 from federation.fedprox import FedProx
 from federation.outcome import Outcome
 from federation.parameters import section
+from federation.questions import sample_sites
 from federation.rehearsal import rehearse_forms
-from federation.rounds import sample_sites
 from federation.task import Task
 from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message, as_mapping

@@ -26,8 +26,9 @@ from federation.models.unet import UNet
 from federation.outcome import Outcome, load_outcome
 from federation.parameters import loaded
 from federation.participant import CHECKPOINTS, list_rounds, load_checkpoint
+from federation.questions import sample_sites
 from federation.rehearsal import initial_parameters
-from federation.rounds import QuorumLost, Schedule, method_schedule, sample_sites
+from federation.rounds import QuorumLost, Schedule, method_schedule
 from federation.task import Task
 from federation.verdict import find_reply_problem
 from personalize.apple import Apple

@@ -17,9 +17,10 @@ from federation.fedavg import FedAvg
 from federation.fedprox import FedProx
 from federation.models.cnn import Cnn
 from federation.parameters import section
+from federation.questions import sample_sites
 from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters
-from federation.rounds import Schedule, sample_sites
+from federation.rounds import Schedule
 from federation.scaffold import Scaffold
 from federation.task import Task
 from privacy.dp.access import Batch, Rows

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from evaluation.records import Outlier
-from evaluation.wording import format_list
+from evaluation.wording import format_count, format_list
 from federation.algorithm import is_averaging
+from federation.buffering import USUAL, can_merge_late
 from federation.merging import NormBounded
 from federation.notices import FEWEST
 from pipelines.coordinator.trained import TrainedMethod
@@ -43,4 +44,29 @@ def describe_merging(world: World, trained: Sequence[TrainedMethod]) -> str:
         judged = f"With fewer than {FEWEST} hospitals nobody can judge whose update is wrong."
     elif any(method.outliers for method in trained):
         judged = "What stands out is at the top of this page."
-    return f"Replies are merged by {how} (train.merge). {judged}" if how else judged
+    late = describe_buffer(world)
+    return f"Replies are merged by {how} (train.merge). {late}{judged}" if how else judged
+
+
+def describe_buffer(world: World) -> str:
+    """Who was waited for in buffered merging, and how often each hospital trained, with a blank behind; empty where
+    each round waited for all.
+    """
+    late = [label for label, method in world.config.train.methods.items() if can_merge_late(method)]
+    schedule, sites = world.config.train.schedule, world.engine.sites
+    merges = schedule.plan(sites)
+    if not merges or not late:
+        return ""
+    updates = schedule.count_updates(sites)
+    counts = sorted(set(updates.values()))
+    who = f"every hospital trained {counts[0]} times"
+    if len(counts) > 1:
+        fewest = [site for site in sites if updates[site] == counts[0]]
+        who = f"hospitals trained {counts[0]} ({format_list(fewest)}) to {counts[-1]} times"
+    slowest = schedule.rounds * max(schedule.durations.get(site, USUAL) for site in sites)
+    return (
+        f"A merge waits for {format_count(schedule.buffer or 0, 'hospital', 'hospitals')} and no other "
+        f"(schedule.buffer, of {format_list(late)}): "
+        f"{who}, and by the declared durations {schedule.rounds} merges end at {merges[-1].clock:g}, where "
+        f"{schedule.rounds} rounds of everybody would end at {slowest:g}. "
+    )

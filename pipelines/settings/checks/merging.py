@@ -41,11 +41,12 @@ def _rule_problems(run: RunSettings, label: str, method: Algorithm, rule: Rule) 
         )
         yield Problem(where, text, needs=needs)
     schedule, count = method_schedule(method, run.train.schedule), sum(name not in run.outside for name in run.sites)
-    sites_asked = schedule.count_asked(count)
+    sites_asked = schedule.count_asked(count) if schedule.buffer is None else min(schedule.buffer, count)
     sure = schedule.count_needed(sites_asked)
     if sure < rule.fewest:
         text = (
             f"{rule.name} needs {rule.fewest} replies a round, found {sure}: {count} hospitals, of which "
-            f"participation asks {sites_asked} and quorum waits for {sure}"
+            f"{'participation asks' if schedule.buffer is None else 'a merge has'} {sites_asked} and quorum waits for "
+            f"{sure}"
         )
         yield Problem(where, text, needs=(("sites",), ("outside",), ("train", "schedule")))

@@ -47,10 +47,11 @@ def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
     if run.evaluate.checkpoint == "local":
         yield Problem(("route",), "models of each site's own best round are no common one; say checkpoint: global")
     schedule = run.train.schedule
-    if run.evaluate.checkpoint == "average" and min(schedule.participation, schedule.quorum) < 1:
+    misses_rounds = min(schedule.participation, schedule.quorum) < 1 or schedule.buffer is not None
+    if run.evaluate.checkpoint == "average" and misses_rounds:
         text = (
             "hospitals that miss rounds have averages of their own, and none is common; say checkpoint: global, or "
-            "participation and quorum 1.0"
+            "participation and quorum 1.0, and no buffer"
         )
         yield Problem(("route",), text)
     if run.evaluate.window is not None:
