@@ -18,7 +18,7 @@ out, spoils the sum, as a coordinator could. All that is not hidden in sums, as 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import torch
@@ -76,11 +76,11 @@ class Regions:
         with listen_for_answers(lambda region: None):  # whoever listens hears of hospitals
             answers = self._engine.ask(call, questions)
         for region in questions:
-            sites = [site for site in self._members[region] if site in messages]
+            asked = [site for site in self._members[region] if site in messages]
             if (reply := answers.replies.get(region)) is None:
-                missing |= dict.fromkeys(sites, answers.missing.get(region, "failed"))
+                missing |= dict.fromkeys(asked, answers.missing.get(region, "failed"))
                 continue
-            answered, lost = _unpack_answers(reply, sites, LARGEST // len(questions) if self._masks == "region" else 0)
+            answered, lost = _unpack_answers(reply, asked, LARGEST // len(questions) if self._masks == "region" else 0)
             replies |= answered
             missing |= lost
         for site in messages:
@@ -141,7 +141,7 @@ def _pack_answers(answers: Answers) -> Message:
     return Message({**total, **others}, {REPLIES: facts, MISSING: missing, SUMMED: [*sorted(words)]})
 
 
-def _unpack_answers(message: Message, sites: list[str], largest: int) -> tuple[dict[str, Message], dict[str, str]]:
+def _unpack_answers(message: Message, sites: Sequence[str], largest: int) -> tuple[dict[str, Message], dict[str, str]]:
     """The replies of hospitals, and codes of those that are missing. largest: number in a readable sum; 0 = it is
     masked.
     """

@@ -11,13 +11,14 @@ of nineteen hospitals between 1 and 2 (drawn by split), and one of them, another
 simulated and sending takes no time. AUC: of all pairs of a malignant and a benign test picture of one hospital the
 share that is ordered right, over all twenty.
 
-Without privacy: FedAvg of one hidden layer, an epoch a round. `rounds`: 20 rounds of all twenty, which wait for the
+Without privacy: FedAvg of one hidden layer, an epoch a round. `rounds`: 40 rounds of all twenty, which wait for the
 slow one. `without the slow one`: rounds of the other nineteen, as a deadline would leave them; its patients are tested
-all the same. `buffer K`: merges of K or more, until the clock says 90. The score to reach is that of `rounds` after
-its last round.
+all the same. `buffer K`: merges of K or more, until the clock says 62, when the slow one has answered twice. The score
+to reach is that of `rounds` after its last round.
 
 At (3, 1e-5), add or remove, a lesion as the unit: a linear layer, two steps a round on samples of half of the lesions,
-each lesion's gradient clipped to norm 1. `rounds`: 20 rounds. `buffer 5`: until the slow hospital has answered twice.
+each lesion's gradient clipped to norm 1. `rounds` and `without the slow one`: 20 rounds. `buffer 5`, `buffer 15`:
+until the clock says 62; `buffer 15, half`: until it says 31.
 Each hospital's noise is calibrated to its own number of updates, so that each spends the whole epsilon. `one noise for
 all`: what the same updates cost a patient of each hospital if all add the noise of the most frequent one.
 
@@ -62,9 +63,10 @@ from privacy.dp.accounting import compute_cost
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.dp.protection import Protection
 
-PARTS, ROUNDS, SLOWEST, BUFFERS = 10, 20, 30.0, (1, 5, 10)
-CLOCK, PRIVATE_CLOCK, PRIVATE_BUFFER = 90.0, 60.0, 5
+PARTS, ROUNDS, PRIVATE_ROUNDS, SLOWEST, BUFFERS = 10, 40, 20, 30.0, (1, 5, 10)
+CLOCK = 62.0
 """Until when buffered merging goes on."""
+PRIVATE_BUFFERS = {"buffer 5": (5, CLOCK), "buffer 15": (15, CLOCK), "buffer 15, half": (15, CLOCK / 2)}
 EPSILON, DELTA, SAMPLING, STEPS = 3.0, 1e-5, 0.5, 2
 RATES = (0.125, 0.25, 0.5, 1.0, 2.0)
 RATE = 1.0
@@ -165,15 +167,16 @@ def measure_plain(number: int, real: np.ndarray) -> Iterator[tuple[str, float | 
     target = usual.scores[-1]
     curves = {
         "rounds": usual,
-        "without the slow one": run(Schedule(rounds=ROUNDS * 3), others),
+        "without the slow one": run(Schedule(rounds=ROUNDS), others),
         **{f"buffer {buffer}": run(plan_until(made, buffer, CLOCK), everybody) for buffer in BUFFERS},
     }
     for label, curve in curves.items():
         if math.isfinite(time := curve.find_time(target)):
             yield f"{label} | time", None, time
         yield f"{label} | AUC at 30", None, curve.score_at(SLOWEST)
-        yield f"{label} | AUC at 90", None, curve.score_at(CLOCK)
+        yield f"{label} | AUC at 62", None, curve.score_at(CLOCK)
         yield f"{label} | AUC at the end", None, curve.scores[-1]
+        yield f"{label} | end", None, curve.clocks[-1]
         yield f"{label} | merges", None, len(curve.clocks)
         yield f"{label} | most updates", None, max(curve.updates.values())
         yield f"{label} | updates of the slow one", None, curve.updates.get(made.slow, 0)
@@ -187,23 +190,29 @@ def price(updates: int, noise: float) -> float:
 def measure_private(number: int, real: np.ndarray, rate: float = RATE) -> Iterator[tuple[str, float | None, float]]:
     """(line and measure, epsilon, value) on one split."""
     made, work = deal(real, number), Work(optimizer="sgd", lr=rate, epochs=None, steps=STEPS)
-    run = partial(train, made, sites=sorted(made.durations), hidden=(), work=work, private=True)
-    usual = run(Schedule(rounds=ROUNDS))
+    run = partial(train, made, hidden=(), work=work, private=True)
+    everybody = sorted(made.durations)
+    usual = run(Schedule(rounds=PRIVATE_ROUNDS), everybody)
     curves = {"rounds": usual}
     if number < 100:
-        label = f"buffer {PRIVATE_BUFFER}"
-        curves[label] = run(plan_until(made, PRIVATE_BUFFER, PRIVATE_CLOCK))
+        others = [name for name in everybody if name != made.slow]
+        curves["without the slow one"] = run(Schedule(rounds=PRIVATE_ROUNDS), others)
+        for label, (buffer, clock) in PRIVATE_BUFFERS.items():
+            curves[label] = run(plan_until(made, buffer, clock), everybody)
     for label, curve in curves.items():
-        most, slow = max(curve.updates.values()), curve.updates[made.slow]
+        most, slow = max(curve.updates.values()), curve.updates.get(made.slow, 0)
         noise = find_noise(EPSILON, DELTA, STEPS * most, SAMPLING)
         if math.isfinite(time := curve.find_time(usual.scores[-1])):
             yield f"{label} | time", EPSILON, time
-        yield f"{label} | AUC at 60", EPSILON, curve.score_at(PRIVATE_CLOCK)
+        yield f"{label} | AUC at 62", EPSILON, curve.score_at(CLOCK)
+        yield f"{label} | end", EPSILON, curve.clocks[-1]
         yield f"{label} | AUC at the end", EPSILON, curve.scores[-1]
         yield f"{label} | merges", EPSILON, len(curve.clocks)
         yield f"{label} | most updates", EPSILON, most
         yield f"{label} | updates of the slow one", EPSILON, slow
         yield f"{label} | epsilon of the most frequent", EPSILON, price(most, noise)
+        if not slow:
+            continue
         own_noise = find_noise(EPSILON, DELTA, STEPS * slow, SAMPLING)
         yield f"{label} | epsilon of the slow one", EPSILON, price(slow, own_noise)
         yield f"{label} | epsilon of the slow one, one noise for all", EPSILON, price(slow, noise)
