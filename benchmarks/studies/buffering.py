@@ -35,14 +35,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from benchmarks.shared.intervals import format_interval
 from benchmarks.shared.options import make_parser
 from benchmarks.shared.places import MEASURED
-from benchmarks.shared.records import collect_splits
+from benchmarks.shared.records import collect_splits, make_table
 from benchmarks.shared.rounds import find_noise
 from benchmarks.shared.skin import Split, merge_archives, number_lesions, read_lines, split_hospitals
 from benchmarks.studies.lite0 import HIDDEN, compute_features
@@ -220,11 +222,76 @@ def measure_private(number: int, real: np.ndarray, rate: float = RATE) -> Iterat
         yield f"{label} | noise of the slow one", EPSILON, own_noise
 
 
+def read_lines_of(
+    kept: Mapping[str, Mapping[str, float]], group: str, epsilon: str
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Line -> measure -> split -> value."""
+    lines = dict[str, dict[str, dict[str, float]]]()
+    for key, values in kept.items():
+        of, label, measure, of_epsilon = key.split(" | ")
+        if (of, of_epsilon) == (group, epsilon):
+            lines.setdefault(label, {})[measure] = dict(values)
+    return lines
+
+
+def tables(kept: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, object]]:
+    """The tables of this study."""
+    plain, private = read_lines_of(kept, PLAIN, "inf"), read_lines_of(kept, PRIVATE, "3")
+
+    def mean(values: Mapping[str, float], digits: int = 0) -> str:
+        return f"{np.mean([*values.values()]):,.{digits}f}"
+
+    late, paid = list[list[str]](), list[list[str]]()
+    splits = len(plain["rounds"]["AUC at the end"])
+    for label in ("rounds", "without the slow one", *(f"buffer {buffer}" for buffer in BUFFERS)):
+        each = plain[label]
+        times = each.get("time", {})
+        late.append([
+            label,
+            f"{mean(times, 1)} ({min(times.values()):.1f} to {max(times.values()):.1f})" if times else "–",
+            f"{len(times)} of {splits}",
+            format_interval([*each["AUC at 30"].values()]),
+            format_interval([*each["AUC at 62"].values()]),
+            format_interval([*each["AUC at the end"].values()]),
+            mean(each["end"]),
+            mean(each["merges"]),
+            f"{mean(each['most updates'])}, {mean(each['updates of the slow one'])}",
+        ])  # fmt: skip
+    for label in ("rounds", "without the slow one", *PRIVATE_BUFFERS):
+        each = private[label]
+        slow = "noise of the slow one" in each
+        paid.append([
+            label,
+            mean(each["end"]),
+            format_interval([*each["AUC at 62"].values()]),
+            format_interval([*each["AUC at the end"].values()]),
+            f"{mean(each['most updates'])}, {mean(each['updates of the slow one'])}",
+            mean(each["noise of the most frequent"], 2)
+            + (f", {mean(each['noise of the slow one'], 2)}" if slow else ""),
+            f"{mean(each['epsilon of the most frequent'], 2)}, "
+            + (mean(each["epsilon of the slow one"], 2) if slow else "0"),
+            mean(each["epsilon of the slow one, one noise for all"], 2) if slow else "0",
+        ])  # fmt: skip
+    return {
+        "late": make_table(
+            ["FedAvg, 20 hospitals", "time to the score of 40 rounds", "reached", "AUC at 30", "AUC at 62",
+             "AUC at the end", "the end", "merges", "updates: of the most frequent, of the slow one"],
+            late, COMMAND,
+        ),
+        "late-private": make_table(
+            ["at ε = 3", "the end", "AUC at 62", "AUC at the end", "updates: of the most frequent, of the slow one",
+             "noise: of the most frequent, of the slow one", "ε: of the most frequent, of the slow one",
+             "ε of the slow one, if all added the noise of the most frequent"],
+            paid, COMMAND,
+        ),
+    }  # fmt: skip
+
+
 def main() -> None:
     line = make_parser(__doc__)
     line.add_argument("--splits", type=int, default=5)
     line.add_argument("--first", type=int, default=0)
-    line.add_argument("--out", default=MEASURED / "buffering.json")
+    line.add_argument("--out", type=Path, default=MEASURED / "buffering.json")
     line.add_argument("--rates", action="store_true", help="print the AUC of private rounds for each learning rate")
     options = line.parse_args()
     real = compute_features()[0]["colour and lite0"]

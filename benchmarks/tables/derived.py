@@ -46,6 +46,14 @@ def one_message() -> Tables:
     }
 
 
+def many_hospitals() -> Tables:
+    return {
+        **made_by("speed.many_hospitals").tables(read_measured("many_hospitals")),
+        **made_by("studies.buffering").tables(read_measured("buffering")),
+        **made_by("speed.regions").tables(read_measured("regions")),
+    }
+
+
 def many_classes() -> Tables:
     floor = {"floor": made_by("studies.many_classes").LOGISTIC, "above": "logistic regression"}
     return {
@@ -100,7 +108,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "encoder": of_one("studies.lite0", "lite0"),
     "harmonized-pictures": of_one("studies.synthesis_on_skin", "synthesis_on_skin"),
     "heart-disease": heart_disease,
-    "many-hospitals": of_one("speed.many_hospitals", "many_hospitals"),
+    "many-hospitals": many_hospitals,
     "matched": of_one("studies.matched", "matched"),
     "maps": of_one("studies.localization_tables", "localization"),
     "many-classes": many_classes,

@@ -7,7 +7,7 @@ import torch
 from echoing import WORKERS, hired
 
 from consilium.testing import testbed
-from federation.engine import InProcess, listen_for_answers
+from federation.engine import Eager, InProcess, listen_for_answers
 from federation.processes import Processes
 from flare_in_process import flare
 from privacy.message import Call, Message
@@ -78,3 +78,19 @@ def test_whoever_listens_hears_of_each_answer_once(engine):
         engine.ask(CALL, dict.fromkeys(["a", "c", "failing", "refusing"], Message()))
     engine.ask(CALL, {"a": Message()})
     assert sorted(answered) == ["a", "c", "failing", "refusing"]
+
+
+def test_who_began_before_it_is_asked_answers_the_same(engine):
+    asked = dict.fromkeys(["a", "c", "failing", "refusing", "nobody"], Message({}, {"who": "me"}))
+    if isinstance(engine, Eager):
+        engine.begin(CALL, asked)
+        engine.begin(CALL, {"a": asked["a"]})
+    began, again = engine.ask(CALL, asked), engine.ask(CALL, asked)
+    assert {site: reply.facts for site, reply in began.replies.items()} == {
+        site: reply.facts for site, reply in again.replies.items()
+    }
+    assert list(began.replies) == ["a", "c"] and began.missing == again.missing
+
+
+def test_engines_between_machines_begin_before_they_are_asked():
+    assert isinstance(flare(WORKERS), Eager) and not isinstance(InProcess(WORKERS), Eager)
