@@ -266,7 +266,7 @@ def tables(kept: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, objec
             format_interval([*each["AUC at 62"].values()]),
             format_interval([*each["AUC at the end"].values()]),
             f"{mean(each['most updates'])}, {mean(each['updates of the slow one'])}",
-            mean(each["noise of the most frequent"], 2)
+            mean((each if slow else private["rounds"])["noise of the most frequent"], 2)  # of as many updates
             + (f", {mean(each['noise of the slow one'], 2)}" if slow else ""),
             f"{mean(each['epsilon of the most frequent'], 2)}, "
             + (mean(each["epsilon of the slow one"], 2) if slow else "0"),

@@ -23,6 +23,7 @@ from pipelines.coordinator.check_words import (
 from pipelines.coordinator.paying import compute_prices, describe_prices
 from pipelines.coordinator.permissions import check_permitted, permissions_from, permissions_in
 from pipelines.coordinator.rehearsing import check_synthesis
+from pipelines.coordinator.report.merging import describe_buffer
 from pipelines.coordinator.report.methods import work_of
 from pipelines.coordinator.stages import ingest
 from pipelines.coordinator.stages.ingest import UnusableCohort
@@ -109,6 +110,8 @@ def check_run(
         console.print(
             "Methods do unequal work in a round; method_work or their own keys make it equal.", soft_wrap=True
         )
+    if late := describe_buffer(world):
+        console.print(late.rstrip(), markup=False, highlight=False, soft_wrap=True)
     if len(world.config.sites) > MOST_SITES_UNTOLD and world.config.evaluate.public:
         console.print(describe_public_testing(len(world.config.sites)), soft_wrap=True)
     if world.config.harmonize is not None:

@@ -246,3 +246,12 @@ def test_messages_of_regions_are_small_but_for_words():
     reply = region(Call("run", 1, "train", {}), question)
     assert len(to_bytes(reply)) < 8 * 1000 + 100 * 50 + 500
     assert math.isfinite(len(json.dumps(dict(reply.facts))))
+
+
+def test_regions_of_regions_give_the_same_sum():
+    flat = train(FedAvg(), make_hospitals(FedAvg(), SGD, hidden=True), SGD)
+    hospitals = make_hospitals(FedAvg(), SGD, hidden=True)
+    inner = build_regions({site: hospitals[site] for site in "ac"}, {"east": ("a",), "west": ("c",)})
+    workers = {"north": make_region(inner), "south": make_region(InProcess({"b": hospitals["b"]}))}
+    tall = train(FedAvg(), hospitals, SGD, engine=Regions(InProcess(workers), MEMBERS))
+    assert testbed.are_equal(flat.state.tensors, tall.state.tensors) and describe(flat) == describe(tall)

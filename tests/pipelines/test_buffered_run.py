@@ -94,8 +94,16 @@ def test_each_hospital_is_promised_what_its_own_updates_cost(finished: Path) -> 
 def test_the_page_says_who_was_waited_for(finished: Path) -> None:
     page = (finished / "report.html").read_text()
     assert "A merge waits for 1 hospital and no other (schedule.buffer, of fedavg)" in page
-    assert "hospitals trained 1 (b) to 4 times" in page
+    assert "hospitals train 1 (b) to 4 times" in page
     assert "4 merges end at 4, where 4 rounds of everybody would end at 16" in page
+
+
+def test_a_check_says_who_will_be_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "buffered.yaml"
+    path.write_text(yaml.safe_dump(settings(name="buffered")))
+    assert main([str(path), "--check"]) == Exit.OK
+    text = " ".join("".join(capfd.readouterr()).split())
+    assert "hospitals train 1 (b) to 4 times" in text and "4 merges end at 4" in text
 
 
 def test_a_run_in_rounds_keeps_its_name() -> None:

@@ -49,8 +49,8 @@ def describe_merging(world: World, trained: Sequence[TrainedMethod]) -> str:
 
 
 def describe_buffer(world: World) -> str:
-    """Who was waited for in buffered merging, and how often each hospital trained, with a blank behind; empty where
-    each round waited for all.
+    """Who is waited for in buffered merging, and how often each hospital trains, with a blank behind; empty where each
+    round waits for all.
     """
     late = [label for label, method in world.config.train.methods.items() if can_merge_late(method)]
     schedule, sites = world.config.train.schedule, world.engine.sites
@@ -59,10 +59,10 @@ def describe_buffer(world: World) -> str:
         return ""
     updates = schedule.count_updates(sites)
     counts = sorted(set(updates.values()))
-    who = f"every hospital trained {counts[0]} times"
+    who = f"every hospital trains {counts[0]} times"
     if len(counts) > 1:
         fewest = [site for site in sites if updates[site] == counts[0]]
-        who = f"hospitals trained {counts[0]} ({format_list(fewest)}) to {counts[-1]} times"
+        who = f"hospitals train {counts[0]} ({format_list(fewest)}) to {counts[-1]} times"
     slowest = schedule.rounds * max(schedule.durations.get(site, USUAL) for site in sites)
     return (
         f"A merge waits for {format_count(schedule.buffer or 0, 'hospital', 'hospitals')} and no other "
