@@ -36,6 +36,7 @@ from federation.outcome import Outcome, load_outcome
 from federation.parameters import section
 from federation.remote import Pending, Remote, Unreachable
 from federation.rounds import QuorumLost, Schedule, Trust, check_buffer
+from flare_in_process import flare
 from privacy.message import Call, Message
 from privacy.release.gate import BUDGET, Refused
 from privacy.settings_error import SettingsError
@@ -248,6 +249,12 @@ def test_on_other_machines_it_is_the_same_and_nobody_waits_for_the_slow_one():
     )
     assert are_same(near, far)
     assert {name: each.trained for name, each in made.items()} == SLOW.count_updates(NAMES)
+
+
+def test_the_calls_that_flare_carries_give_the_same():
+    near = train(FedAvg(), make_hospitals(FedAvg(), SGD, hidden=False), SGD, schedule=SLOW)
+    made = make_hospitals(FedAvg(), SGD, hidden=False)
+    assert are_same(near, train(FedAvg(), made, SGD, schedule=SLOW, engine=flare(made)))
 
 
 def test_a_remote_hospital_that_is_not_there_in_its_merge_is_late():
