@@ -80,6 +80,13 @@ def find_started(merges: Sequence[Merge], number: int) -> dict[str, int]:
     return started
 
 
+def find_oldest(merges: Sequence[Merge] | None, number: int) -> int | None:
+    """The oldest round after which a hospital got the model that it scored in the reply to round `number`; None: all
+    got that of the round before.
+    """
+    return min((start - 1 for start in merges[number - 1].began.values()), default=None) if merges else None
+
+
 def weigh_staleness(staleness: int) -> float:
     """The share of an update that is merged, after so many merges since its hospital began (Nguyen 2022)."""
     return 1.0 / math.sqrt(1.0 + staleness)

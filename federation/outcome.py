@@ -64,13 +64,18 @@ class Outcome:
         return frozenset(site for _, site, code in self.missing if code == BUDGET)
 
 
-def save_outcome(folder: Folder, run: str, outcome: Outcome, *, rewrite_all: bool = False) -> None:
+def save_outcome(
+    folder: Folder, run: str, outcome: Outcome, *, rewrite_all: bool = False, since: int | None = None
+) -> None:
     """Write the files that `load_outcome` reads. rewrite_all: write files of earlier rounds again, whose records
-    changed.
+    changed; since: those from this round on.
     """
+    since = outcome.round if since is None else since
     final = outcome.round - outcome.round % CHUNK
     for first in range(0, final, CHUNK):
-        last = outcome.round == first + CHUNK  # its file may be from before a power failure, with other replies
+        last = (
+            outcome.round == first + CHUNK or since < first + CHUNK
+        )  # its file may be from before a power failure, with other replies
         if rewrite_all or last or not folder.has(_chunk_name(run, first)):
             folder.write(
                 _chunk_name(run, first),

@@ -124,7 +124,7 @@ class Remote:
         begun = {site: self._begun.pop(_key_of(call, site), None) for site in messages}
         with ThreadPoolExecutor(max(1, len(messages)), "ask") as pool:
             site_by_future = {
-                pool.submit(_wait_for, work, until)
+                pool.submit(self._await_begun, work, at, call.at(at), messages[at], until)
                 if (work := begun[at]) is not None
                 else pool.submit(self._ask_hospital, at, call.at(at), messages[at], until): at
                 for at in sorted(messages)
@@ -145,6 +145,16 @@ class Remote:
                 threading.Thread(
                     target=_fill_future, args=(future, self._ask_hospital, site, call.at(site), message), daemon=True
                 ).start()
+
+    def _await_begun(
+        self, work: Future[Message | str], site: str, call: Call, message: Message, until: float | None
+    ) -> Message | str:
+        """The answer of a hospital that has begun, or `late`. One that was gone meanwhile is asked again."""
+        try:
+            answer = work.result(None if until is None else max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            return "late"
+        return self._ask_hospital(site, call, message, until) if answer == "gone" else answer
 
     def _ask_hospital(self, site: str, call: Call, message: Message, until: float | None) -> Message | str:
         """One hospital's reply, or a code. until: by which time, as `time.monotonic` counts."""
@@ -224,14 +234,6 @@ def _fill_future(
         future.set_result(ask(site, call, message, None))
     except BaseException as error:
         future.set_exception(error)
-
-
-def _wait_for(work: Future[Message | str], until: float | None) -> Message | str:
-    """The answer of a hospital that has begun, or `late`."""
-    try:
-        return work.result(None if until is None else max(0.0, until - time.monotonic()))
-    except TimeoutError:
-        return "late"
 
 
 class _Question:

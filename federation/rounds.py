@@ -17,6 +17,7 @@ from federation.buffering import (
     can_merge_late,
     count_updates,
     find_buffer_problem,
+    find_oldest,
     plan_merges,
     rebase_stale,
 )
@@ -211,7 +212,7 @@ def conduct_training(
         outcome = _run_round(engine, algorithm, run, outcome, forms.reply, schedule, seed, trust, merges)
         if schedule.is_over(outcome, trust.rule):  # the current model is final, as when all sites have retired
             outcome = replace(outcome, round=schedule.rounds)
-        save_outcome(folder, run, outcome)
+        save_outcome(folder, run, outcome, since=find_oldest(merges, outcome.round))
     between(outcome)
     if outcome.round == schedule.rounds:
         outcome = finish_training(engine, algorithm, run, outcome, trust=trust)

@@ -41,7 +41,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.shared.intervals import format_interval
+from benchmarks.shared.intervals import format_change, format_interval
 from benchmarks.shared.options import make_parser
 from benchmarks.shared.places import MEASURED
 from benchmarks.shared.records import collect_splits, make_table
@@ -74,6 +74,8 @@ RATES = (0.125, 0.25, 0.5, 1.0, 2.0)
 RATE = 1.0
 SCALE = {"components": 64, "softness": 1.0}
 PLAIN, PRIVATE = "without privacy", "private"
+WITHOUT = "without the slow one"
+COUNTS = "updates: of the most frequent, of the slow one"
 COMMAND = "CONSILIUM_DATA=… python -m benchmarks.studies.buffering"
 
 
@@ -169,7 +171,7 @@ def measure_plain(number: int, real: np.ndarray) -> Iterator[tuple[str, float | 
     target = usual.scores[-1]
     curves = {
         "rounds": usual,
-        "without the slow one": run(Schedule(rounds=ROUNDS), others),
+        WITHOUT: run(Schedule(rounds=ROUNDS), others),
         **{f"buffer {buffer}": run(plan_until(made, buffer, CLOCK), everybody) for buffer in BUFFERS},
     }
     for label, curve in curves.items():
@@ -198,7 +200,7 @@ def measure_private(number: int, real: np.ndarray, rate: float = RATE) -> Iterat
     curves = {"rounds": usual}
     if number < 100:
         others = [name for name in everybody if name != made.slow]
-        curves["without the slow one"] = run(Schedule(rounds=PRIVATE_ROUNDS), others)
+        curves[WITHOUT] = run(Schedule(rounds=PRIVATE_ROUNDS), others)
         for label, (buffer, clock) in PRIVATE_BUFFERS.items():
             curves[label] = run(plan_until(made, buffer, clock), everybody)
     for label, curve in curves.items():
@@ -243,7 +245,7 @@ def tables(kept: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, objec
 
     late, paid = list[list[str]](), list[list[str]]()
     splits = len(plain["rounds"]["AUC at the end"])
-    for label in ("rounds", "without the slow one", *(f"buffer {buffer}" for buffer in BUFFERS)):
+    for label in ("rounds", WITHOUT, *(f"buffer {buffer}" for buffer in BUFFERS)):
         each = plain[label]
         times = each.get("time", {})
         late.append([
@@ -252,18 +254,20 @@ def tables(kept: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, objec
             f"{len(times)} of {splits}",
             format_interval([*each["AUC at 30"].values()]),
             format_interval([*each["AUC at 62"].values()]),
+            "" if label == WITHOUT else format_change(each["AUC at 62"], plain[WITHOUT]["AUC at 62"]),
             format_interval([*each["AUC at the end"].values()]),
             mean(each["end"]),
             mean(each["merges"]),
             f"{mean(each['most updates'])}, {mean(each['updates of the slow one'])}",
         ])  # fmt: skip
-    for label in ("rounds", "without the slow one", *PRIVATE_BUFFERS):
+    for label in ("rounds", WITHOUT, *PRIVATE_BUFFERS):
         each = private[label]
         slow = "noise of the slow one" in each
         paid.append([
             label,
             mean(each["end"]),
             format_interval([*each["AUC at 62"].values()]),
+            "" if label == WITHOUT else format_change(each["AUC at 62"], private[WITHOUT]["AUC at 62"]),
             format_interval([*each["AUC at the end"].values()]),
             f"{mean(each['most updates'])}, {mean(each['updates of the slow one'])}",
             mean((each if slow else private["rounds"])["noise of the most frequent"], 2)  # of as many updates
@@ -274,17 +278,37 @@ def tables(kept: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, objec
         ])  # fmt: skip
     return {
         "late": make_table(
-            ["FedAvg, 20 hospitals", "time to the score of 40 rounds", "reached", "AUC at 30", "AUC at 62",
-             "AUC at the end", "the end", "merges", "updates: of the most frequent, of the slow one"],
-            late, COMMAND,
+            [
+                "FedAvg, 20 hospitals",
+                "time to the score of 40 rounds",
+                "reached",
+                "AUC at 30",
+                "AUC at 62",
+                "minus without the slow one",
+                "AUC at the end",
+                "the end",
+                "merges",
+                COUNTS,
+            ],
+            late,
+            COMMAND,
         ),
         "late-private": make_table(
-            ["at ε = 3", "the end", "AUC at 62", "AUC at the end", "updates: of the most frequent, of the slow one",
-             "noise: of the most frequent, of the slow one", "ε: of the most frequent, of the slow one",
-             "ε of the slow one, if all added the noise of the most frequent"],
-            paid, COMMAND,
+            [
+                "at ε = 3",
+                "the end",
+                "AUC at 62",
+                "minus without the slow one",
+                "AUC at the end",
+                COUNTS,
+                "noise: of the most frequent, of the slow one",
+                "ε: of the most frequent, of the slow one",
+                "ε of the slow one, if all added the noise of the most frequent",
+            ],
+            paid,
+            COMMAND,
         ),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -265,7 +265,7 @@ def test_a_remote_hospital_that_is_not_there_in_its_merge_is_late():
     gate.set()
 
 
-def test_work_that_was_begun_is_not_sent_again():
+def test_work_that_was_begun_is_sent_once_and_who_was_gone_is_asked_again():
     calls = list[str]()
 
     def call_hospital(key: str, question: bytes, wait_s: float, timeout_s: float) -> object:
@@ -277,7 +277,7 @@ def test_work_that_was_begun_is_not_sent_again():
     for _ in range(3):
         engine.begin(call, {"a": Message()})
     assert engine.ask(call, {"a": Message()}).missing == {"a": "gone"}
-    assert len(calls) == 1
+    assert len(calls) == 2
 
 
 def test_who_has_spent_its_budget_is_merged_no_more_and_the_others_go_on():
@@ -338,3 +338,15 @@ def test_schedules_without_a_meaning_are_refused(wrong: Mapping[str, Any], words
 def test_hospitals_of_these_laws_differ():
     """Else a merge of other hospitals would be the same."""
     assert len({float(table_of(FedAvg(), seed)["train"].x.sum()) for seed in range(3)}) == 3
+
+
+def test_a_loss_that_comes_after_many_merges_is_on_the_disk():
+    """Records of rounds are written in chunks of 32, once they are final; one that comes later belongs to an old one."""
+    made, folder, last = make_hospitals(FedAvg(), SGD, hidden=False), testbed.MemoryFolder(), list[Outcome]()
+    schedule = Schedule(rounds=100, buffer=1, durations={"b": 1.5, "c": 35.0})
+    train(FedAvg(), made, SGD, schedule=schedule, folder=folder, between=last.append)
+    assert any(32 <= int(number) < 64 for number in last[-1].losses["c"])  # which came after round 90
+    loaded = load_outcome(folder, "law")
+    assert loaded is not None and loaded.losses.keys() == last[-1].losses.keys()
+    for site, series in last[-1].losses.items():
+        assert {number: loaded.losses[site][number] for number in series} == series
