@@ -73,10 +73,9 @@ def save_outcome(
     since = outcome.round if since is None else since
     final = outcome.round - outcome.round % CHUNK
     for first in range(0, final, CHUNK):
-        last = (
-            outcome.round == first + CHUNK or since < first + CHUNK
-        )  # its file may be from before a power failure, with other replies
-        if rewrite_all or last or not folder.has(_chunk_name(run, first)):
+        last = outcome.round == first + CHUNK  # its file may be from before a power failure, with other replies
+        late = since < first + CHUNK
+        if rewrite_all or last or late or not folder.has(_chunk_name(run, first)):
             folder.write(
                 _chunk_name(run, first),
                 seal_parts(to_bytes(Message({}, _round_records(outcome, first, first + CHUNK)))),

@@ -341,7 +341,7 @@ def test_hospitals_of_these_laws_differ():
 
 
 def test_a_loss_that_comes_after_many_merges_is_on_the_disk():
-    """Records of rounds are written in chunks of 32, once they are final; one that comes later belongs to an old one."""
+    """Records of rounds are written in chunks of 32, once they are final; what comes later belongs to an old one."""
     made, folder, last = make_hospitals(FedAvg(), SGD, hidden=False), testbed.MemoryFolder(), list[Outcome]()
     schedule = Schedule(rounds=100, buffer=1, durations={"b": 1.5, "c": 35.0})
     train(FedAvg(), made, SGD, schedule=schedule, folder=folder, between=last.append)
