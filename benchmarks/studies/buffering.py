@@ -1,6 +1,6 @@
 """What buffered merging is worth where one of twenty hospitals is thirty times slower: time to the same score.
 
-    CONSILIUM_DATA=... python -m benchmarks.studies.buffering [--splits 5]
+    CONSILIUM_DATA=... python -m benchmarks.studies.buffering [--splits 4]
 
 Every figure is kept in benchmarks/measured/buffering.json;
 `python -m benchmarks.tables.derived --write many-hospitals` writes the tables.
@@ -22,7 +22,7 @@ until the clock says 62; `buffer 15, half`: until it says 31.
 Each hospital's noise is calibrated to its own number of updates, so that each spends the whole epsilon. `one noise for
 all`: what the same updates cost a patient of each hospital if all add the noise of the most frequent one.
 
-Splits 0 to 4 are reported. The learning rate with privacy was chosen among `RATES` by the mean of `rounds` on splits
+Splits 0 to 3 are reported. The learning rate with privacy was chosen among `RATES` by the mean of `rounds` on splits
 100 and 101 (`--first 100 --splits 2 --rates` prints them), buffers were not chosen.
 """
 
@@ -313,7 +313,7 @@ def tables(kept: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, objec
 
 def main() -> None:
     line = make_parser(__doc__)
-    line.add_argument("--splits", type=int, default=5)
+    line.add_argument("--splits", type=int, default=4)
     line.add_argument("--first", type=int, default=0)
     line.add_argument("--out", type=Path, default=MEASURED / "buffering.json")
     line.add_argument("--rates", action="store_true", help="print the AUC of private rounds for each learning rate")
