@@ -107,6 +107,19 @@ def test_foreground_without_patches_is_refused_before_anything_runs(tmp_path, mo
     assert "is for patches, and unet is trained on whole images" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("how", ["tent", "routing", "as_trained", "ensemble"])
+def test_ways_to_external_sites_that_look_at_whole_images_are_refused(tmp_path, monkeypatch, capsys, how):
+    monkeypatch.chdir(tmp_path)
+    route = {"shared": "fedavg", "personal": "local", "lines": {"line": {"how": {"name": how}}}}
+    policy = {"pooling": True, "recipients": ["coordinator", "outside"]}
+    sites = {name: {**site, "policy": policy} for name, site in SETTINGS["sites"].items()}
+    sites["c"] = {**sites["a"], "source": {**sites["a"]["source"], "seed": 9}}
+    Path("tiny.yaml").write_text(yaml.safe_dump({**SETTINGS, "sites": sites, "outside": ["c"], "route": route}))
+    looks = how in ("tent", "routing")
+    assert main(["tiny.yaml", "--check"]) == (Exit.CONFIG if looks else Exit.OK)
+    assert ("is trained on patches, and" in " ".join(capsys.readouterr().err.split())) == looks
+
+
 def test_a_patch_that_images_do_not_hold_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(yaml.safe_dump({**SETTINGS, "model": {**MODEL, "patch": [4, 32, 32]}}))

@@ -103,6 +103,11 @@ def _find_way_problem(run: RunSettings, line: Line, label: str) -> str:
     method, how = run.train.methods[label], line.how.name
     if isinstance(select_model(run, label), OnFeatures) and how not in ON_FEATURES:
         return f"{label} is on fixed features, and {how} looks at images; say {' or '.join(ON_FEATURES)}"
+    if getattr(select_model(run, label), "patch", None) is not None and how not in ON_FEATURES:
+        return (
+            f"{label} is trained on patches, and {how} looks at whole images; say {' or '.join(ON_FEATURES)}, or take "
+            "unet"
+        )
     if (how == "ttt") != (method.name == "fedavg_turns"):
         return f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"
     return ""
