@@ -14,7 +14,7 @@ from consilium.errors import RunFailed
 from consilium.examples import Examples
 from consilium.far import Flare
 from consilium.registering import own, register
-from consilium.results import Results, Score, Statement
+from consilium.results import Results, Round, Score, Statement
 from consilium.running import run, train
 from consilium.sweeping import Sweep, sweep
 from federation.descent import Work
@@ -33,6 +33,7 @@ __all__ = [
     "PatientLevel",
     "Policy",
     "Results",
+    "Round",
     "RoundEnded",
     "RunFailed",
     "Score",

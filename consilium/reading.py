@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from consilium.results import REPORT, Results, Score, Statement, digest_of, model_at
+from consilium.results import REPORT, Results, Round, Score, Statement, digest_of, model_at
 from evaluation.records import RunPage
 from evaluation.rows import AT_ONE, ScoreRow
-from pipelines.coordinator.artifacts import read_answers, read_page, read_scores, read_statements
+from pipelines.coordinator.artifacts import (
+    RoundFigures,
+    read_answers,
+    read_page,
+    read_round_figures,
+    read_scores,
+    read_statements,
+)
 from pipelines.coordinator.trained import read_trainings
 from pipelines.ledger import FILE
 from pipelines.models.recommended import read_recommended
@@ -57,6 +64,24 @@ def read_results(
         yaml,
         {path: digest_of(path) for path in own_files},
         {path: _ledger_head(path) for site_folder in folder_of_site.values() if (path := site_folder / FILE).is_file()},
+        tuple(_build_round(each, losses) for each in read_round_figures(ended.artifacts.get("figures"))),
+    )
+
+
+def _build_round(figures: RoundFigures, losses: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Round:
+    """What a hospital told of a round, with its loss. losses: by method, hospital and round."""
+    scores = {name: math.nan if value is None else value for name, value in figures.scores.items()}
+    measure = next(iter(scores), "")
+    return Round(
+        method=figures.training,
+        hospital=figures.site,
+        round=figures.round,
+        loss=losses.get(figures.training, {}).get(figures.site, {}).get(figures.round, math.nan),
+        measure=measure,
+        score=scores.get(measure, math.nan),
+        scores=scores,
+        confusion=tuple(tuple(tuple(row) for row in table) for table in figures.confusion),
+        seconds=math.nan if figures.seconds is None else figures.seconds,
     )
 
 

@@ -55,6 +55,27 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Round:
+    """What a hospital told of a method's model after one round, on its validation patients; with `evaluate: {rounds:
+    true}` in the settings. method: of a further training with its number, as `fedavg--2`. loss: NaN where it is not
+    defined. measure, score: the task's own measure, as AUC, Dice or MAE; scores: all that there are, NaN where one is
+    not defined. confusion: numbers of examples, or of pixels, by true and predicted class, (classes, classes) for each
+    of the tables: one, of several findings one each (absent, there), of a number none. seconds: of local work, NaN
+    where the hospital took no part in the round.
+    """
+
+    method: str
+    hospital: str
+    round: int
+    loss: float
+    measure: str
+    score: float
+    scores: Mapping[str, float]
+    confusion: tuple[tuple[tuple[int, ...], ...], ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Statement:
     """What one hospital says of its patients' privacy in this run, and before it where its ledger began earlier.
 
@@ -80,6 +101,7 @@ class Results:
     the digest of the weights with which its networks began, and what is said of them; none for random numbers. losses:
     method -> hospital -> round -> validation loss. statements: by hospital. recommended: hospital -> the method that
     its page recommends; None for none, and where the hospital is on another machine and keeps its decision to itself.
+    rounds: what hospitals told of each round; empty unless the settings ask for it.
     not_guaranteed: what this run does not promise that a run at real hospitals by reviewed code would; each a sentence.
     settings, digests, heads: the file of settings, SHA-256 of its own files (its models, its report) and ends of its
     hospitals' ledgers when it ended. What is not among them is not of this run.
@@ -98,6 +120,7 @@ class Results:
     settings: Path | None = field(repr=False)
     digests: Mapping[Path, str] = field(repr=False)
     heads: Mapping[Path, tuple[int, str] | None] = field(repr=False)
+    rounds: tuple[Round, ...] = field(default=(), repr=False)
 
     @property
     def page(self) -> Path:

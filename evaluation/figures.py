@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GREY = "#8c8c8c"
+LOSS = "validation loss"
 SPIKE = 2.0
 """A line whose maximum exceeds the others' by this factor is cut off at the edge of its panel, and marked there."""
 SCALES = "Each panel has its own scale."
@@ -167,11 +168,13 @@ def draw_roc_by_finding(
 def draw_learning_curves(
     curves: Mapping[str, Mapping[str, Curve]],
     *,
-    value: str = "validation loss",
+    value: str = LOSS,
     order: Sequence[str] = (),
     part: str = "",
 ) -> Picture:
-    """A value per round, a panel per site and a line per method. curves: site -> method -> curve. Others: as above."""
+    """A value per round, a panel per site and a line per method. curves: site -> method -> curve. value: what it is.
+    Others: as above.
+    """
     from matplotlib.ticker import MaxNLocator  # slow to import
 
     looks = _line_styles(curves, order)
@@ -189,7 +192,8 @@ def draw_learning_curves(
         for site, cut_lines in cut.items()
         for m, v in cut_lines.items()
     ]
-    alt = f"{value.capitalize()} by round and hospital. Last values: " + "; ".join(words) + "."
+    named = f"{value[:1].upper()}{value[1:]}"
+    alt = f"{named} by round and hospital. Last values: " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
         for axes, (site, lines) in make_panels(figure, curves, share_y=False):
@@ -210,12 +214,13 @@ def draw_learning_curves(
         figure.axes[0].set_ylabel(value)
         draw_legend(figure, looks)
 
-    caption = f"{value.capitalize()} on each hospital's validation patients, of the model that it would use."
+    caption = f"{named} on each hospital's validation patients, of the model that it would use."
     if cut_texts := [
         f"{m} at {site} {_format_value(v)}" for site, cut_lines in cut.items() for m, v in cut_lines.items()
     ]:
         caption += f" Triangles: above the scale, which follows the other methods; highest: {', '.join(cut_texts)}."
-    return Picture(f"Learning curves{part}", caption, render_svg(panels_size(len(curves), list(looks)), alt, draw))
+    title = "Learning curves" if value == LOSS else f"{named} by round"
+    return Picture(f"{title}{part}", caption, render_svg(panels_size(len(curves), list(looks)), alt, draw))
 
 
 def panel_top(lines: Mapping[str, Curve]) -> float:

@@ -15,7 +15,8 @@ losses; only rounds that every site with validation patients scored are compared
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias
 
@@ -55,7 +56,11 @@ AVERAGE = "average-"
 EMPHASIS = 3
 """How much the average prefers later models: the last of k has the weight (EMPHASIS + 1) / (EMPHASIS + k)."""
 NOTES = "notes"
+FIGURES, SECONDS = "figures", "seconds"
+"""Facts of a memory: by round what was measured of its model, and there the seconds of local work."""
 FIXED = "fixed"
+Look: TypeAlias = Callable[[nn.Module], Mapping[str, Json]]
+"""What measures a model at its hospital: it changes nothing, and draws no random number."""
 
 _IDLE: dict[tuple[Algorithm, Task, torch.dtype], nn.Module] = {}
 """The network that scored the last model, filled with zeros, for reuse: to build one takes as long as the rest of a
@@ -73,6 +78,7 @@ def answer_training_call(
     models: Folder,
     *,
     averaged: bool = False,
+    look: Look | None = None,
 ) -> tuple[Message, Memory]:
     """Answer one of the three requests of federated training.
 
@@ -82,6 +88,8 @@ def answer_training_call(
             time (empty at first).
         models: the folder with the models of single rounds.
         averaged: whether the average over rounds is kept too.
+        look: measures each model that is scored; what it finds, and the seconds of local work, are remembered by round.
+            None: neither.
 
     Returns:
         reply: tensors of the algorithm; facts `algorithm`, `loss` (validation loss of the model after round
@@ -97,22 +105,27 @@ def answer_training_call(
     received = Message(_move_tensors(site.device, message.tensors), as_mapping(message.facts.get("algorithm")))
     method_memory = Message(_move_tensors(site.device, memory.tensors), as_mapping(memory.facts.get("algorithm")))
     scored = message.facts.get("score") is not False
-    losses, validation, params = _score_merged_model(
-        algorithm, site, call, received, method_memory, memory, scored=scored
+    losses, validation, params, figures = _score_merged_model(
+        algorithm, site, call, received, method_memory, memory, scored=scored, look=look
     )
     packed = _pack_models(models, call, params, memory, averaged=averaged)
     if call.request == "finish":
         _write_models(models, packed)
         return Message({}, {"algorithm": {}, **validation}), Message(
-            memory.tensors, {**memory.facts, "losses": dict(losses)}
+            memory.tensors, {**memory.facts, "losses": dict(losses), **figures}
         )
     with ThreadPoolExecutor(1) as writer:  # writes to disk during training
         written = writer.submit(_write_models, models, packed)
+        began = time.perf_counter()
         sent, new_memory = algorithm.train(site, received, method_memory, call)
+        seconds = time.perf_counter() - began
     written.result()
     reply = Message(sent.tensors, {"algorithm": dict(sent.facts), **validation})
     facts = {name: fact for name, fact in new_memory.facts.items() if name != NOTES}
     remembered: dict[str, Json] = {"algorithm": facts, "losses": dict(losses)}
+    if look is not None:
+        worked: dict[str, Json] = {str(call.round): {SECONDS: seconds}}
+        remembered[FIGURES] = {**as_mapping(figures.get(FIGURES)), **worked}
     if NOTES in new_memory.facts:
         remembered[NOTES] = {
             **as_mapping(memory.facts.get(NOTES)),
@@ -140,19 +153,31 @@ def _score_merged_model(
     memory: Memory,
     *,
     scored: bool,
-) -> tuple[Mapping[str, Json], dict[str, Json], Params | None]:
-    """Score the model after the previous merge, and return it to be kept, unless it is the common start."""
+    look: Look | None,
+) -> tuple[Mapping[str, Json], dict[str, Json], Params | None, dict[str, Json]]:
+    """Score the model after the previous merge, and return it to be kept, unless it is the common start; and the fact
+    of figures to remember, none without a look at it.
+    """
     losses = as_mapping(memory.facts.get("losses"))
     if call.round <= 1:
-        return losses, {"loss": None, "n": 0}, None
+        return losses, {"loss": None, "n": 0}, None, {}
     params = algorithm.model(site, received, method_memory)
     module = _IDLE.pop((algorithm, site.task, torch.get_default_dtype()), None)
     module = loaded(algorithm.network(site.task) if module is None else module, params)
     n = site.size("validation") if scored else 0
     loss = site.measure(module, site.task.validation, "validation") if n else math.nan
+    figures = {} if look is None else _remember_figures(memory, call.round - 1, look(module) if n else {})
     _put_back(algorithm, site.task, module)
     finite = loss if math.isfinite(loss) else None
-    return {**losses, str(call.round - 1): finite}, {"loss": finite, "n": n if finite is not None else 0}, params
+    validation: dict[str, Json] = {"loss": finite, "n": n if finite is not None else 0}
+    return {**losses, str(call.round - 1): finite}, validation, params, figures
+
+
+def _remember_figures(memory: Memory, number: int, measured: Mapping[str, Json]) -> dict[str, Json]:
+    """The fact of figures, with what was measured of the model after a round beside that round's seconds."""
+    by_round = as_mapping(memory.facts.get(FIGURES))
+    of_round: dict[str, Json] = {**as_mapping(by_round.get(str(number))), **measured}
+    return {FIGURES: {**by_round, str(number): of_round}}
 
 
 def _pack_models(

@@ -34,6 +34,8 @@ INDEX, REFUSED = "index.json", "refused.json"
 AGREED = "agreed.json"
 """Site -> null, or the code with which it did not let its figures go to tracking tools."""
 PAGE, ANSWERS = "report.html", "answers.json"
+BY_ROUND = "rounds.json"
+"""File of the stage `figures`."""
 
 ROWS, REPORT, STATEMENTS = "scores.json", "report.json", "statement.json"
 """Files of the stage `report`."""
@@ -112,6 +114,32 @@ def write_refused(folder: Path, refused: Sequence[Refusal]) -> None:
 def read_refused(artifact: Path) -> tuple[Refusal, ...]:
     """Which sites refused to score models. Raises: ValueError: the file is damaged."""
     return from_json(tuple[Refusal, ...], (artifact / REFUSED).read_bytes())
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """What a hospital told of the model after one round. training: name of the training. scores: by measure, None where
+    one is not defined. confusion: (T, C, C) numbers of validation examples, or of pixels, by true and predicted class;
+    of several findings a table each, absent and there; empty for a number. seconds: of local work in the round, None
+    where the hospital took no part in it.
+    """
+
+    training: str
+    site: str
+    round: int
+    scores: Mapping[str, float | None]
+    confusion: list[list[list[int]]]
+    seconds: float | None
+
+
+def write_round_figures(folder: Path, figures: Sequence[RoundFigures]) -> None:
+    """Write what hospitals told of rounds into the artifact of the stage `figures`."""
+    (folder / BY_ROUND).write_text(json.dumps([vars(each) for each in figures]))
+
+
+def read_round_figures(artifact: Path | None) -> tuple[RoundFigures, ...]:
+    """What hospitals told of rounds; none without an artifact. Raises: ValueError: the file is damaged."""
+    return () if artifact is None else from_json(tuple[RoundFigures, ...], (artifact / BY_ROUND).read_bytes())
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from privacy.dp.events import Event, assume_colluding
 from privacy.message import Json, as_mapping
 from privacy.settings_error import Problem
 
-FREE = ("track", "report")
+FREE = ("figures", "track", "report")
 """Stages that are made again whenever the program changed: hospitals repeat what they told, and nobody pays."""
 
 

@@ -90,6 +90,9 @@ def list_needs(config: Config) -> list[Need]:
     needs += [Need("features", ("extract",), sites)] if list_features(config) else []
     needs += [Need("train", ("holds", "introduce", "train", "finish"), sites)] if federated else []
     needs += [Need("train", ("pool",), sites)] if _has_central(config) else []
+    if federated and config.evaluate.rounds:
+        remark = ", so nobody sees its scores by round; say requests: with figures in the policy, or leave out "
+        needs.append(Need("figures", ("figures",), sites, optional=True, said=f"{remark}evaluate: {{rounds: true}}"))
     needs += [Need("evaluate", ("evaluate",), sites)] if trains else []
     matches = any(variant.calibration == "matched" for variant in config.evaluate.variants.values())
     exports = federated and (matches or (config.evaluate.public and len(sites) > 1))

@@ -33,6 +33,7 @@ from pipelines.coordinator.stages import (
     augment,
     evaluate,
     features,
+    figures,
     ingest,
     pretrain,
     report,
@@ -78,6 +79,7 @@ BEFORE_REPORT: tuple[Stage[World], ...] = (
     features.STAGE,
     pretrain.STAGE,
     train.STAGE,
+    figures.STAGE,
     evaluate.STAGE,
     audit.STAGE,
     route.STAGE,
@@ -237,7 +239,12 @@ def select_stages(config: Config) -> tuple[Stage[World], ...]:
     without |= set() if find_starts(config) else {pretrain.STAGE.name}
     without |= {route.STAGE.name} if config.route is None else set()
     without |= {track.STAGE.name} if config.track is None else set()
-    without |= set() if config.train.methods else {train.STAGE.name, evaluate.STAGE.name, audit.STAGE.name}
+    without |= set() if config.evaluate.rounds else {figures.STAGE.name}
+    without |= (
+        set()
+        if config.train.methods
+        else {stage.name for stage in (train.STAGE, figures.STAGE, evaluate.STAGE, audit.STAGE)}
+    )
     stages = (stage for stage in STAGES if stage.name not in without)
     return tuple(
         record_answers(replace(stage, needs=tuple(need for need in stage.needs if need not in without)))

@@ -47,6 +47,7 @@ class Opening:
     with which networks begin; None = random numbers. secure_sum: whether parameters leave only as words that their sum
     over hospitals reveals. bound: of an update's norm in such a sum, where nobody else could shorten it. rounds: of the
     method, over which the learning rate changes. averaged: whether the average of the models over rounds is kept.
+    figures: whether scores, confusion and seconds of each round are written down here (`pipelines.hospital.figures`).
     """
 
     algorithm: AnyAlgorithm
@@ -63,6 +64,7 @@ class Opening:
     bound: float = math.inf
     rounds: int = 1
     averaged: bool = False
+    figures: bool = False
 
 
 def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
@@ -73,7 +75,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         segmentation `target`; `ordered`, if classes are; `findings`, if they are several findings; if networks began
         with weights `start`: their digest, and on which public pictures they were trained, or that they are of a file;
         `secure_sum`, if replies are hidden in sums, with `bound`; `rounds`, if the learning rate changes over them;
-        `averaged`, if their models are; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
+        `averaged`, if their models are; `figures`, if each round is measured; and `privacy` (None, or the fields of
+        `Protection`) with `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
@@ -146,6 +149,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         bound=bound,
         rounds=max(1, rounds),
         averaged=facts.get("averaged") is True,
+        figures=facts.get("figures") is True,
     )
 
 

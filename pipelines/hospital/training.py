@@ -27,6 +27,7 @@ from pipelines.data.images import IMAGES, pixel_spacing
 from pipelines.data.stored import count_synthetic
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.channels import LOOKED, release_moments
+from pipelines.hospital.figures import make_look
 from pipelines.hospital.hospital import Context, Done, Hospital, rows_of
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.opening import Opening, own_model, parse_opening, read_opening
@@ -298,9 +299,10 @@ def _participate(
     if protection is not None and hospital.policy.promises:
         rehearsed.check_trainable(*how, protection, hospital.name, call, message, memory)
     averaged = start.averaged and not is_separable(start.algorithm)  # earlier models hold what who left has said
+    look = make_look(hospital, start)
     with use_seed(derive_seed(start.seed, hospital.name, call.round, call.request)):
         reply, new_memory = answer_training_call(
-            start.algorithm, site, call, message, memory, hospital.models(call.run), averaged=averaged
+            start.algorithm, site, call, message, memory, hospital.models(call.run), averaged=averaged, look=look
         )
     rehearsed.check_reply(*how, call, message, reply, private=protection is not None)
     return reply, new_memory

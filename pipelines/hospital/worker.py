@@ -28,6 +28,7 @@ from pipelines.hospital import translation as translate
 from pipelines.hospital.augmenting import augment_cohort
 from pipelines.hospital.benchmark import score_signed_model
 from pipelines.hospital.features import extract_features
+from pipelines.hospital.figures import release_figures
 from pipelines.hospital.fingerprint import measure_patients
 from pipelines.hospital.hospital import Context, Done, Hospital
 from pipelines.hospital.page import page
@@ -77,6 +78,7 @@ HANDLERS: Mapping[str, Handler] = dict(
         pair_handler(requests.INTRODUCE, learn.introduce),
         pair_handler(requests.TRAIN, learn.train),
         pair_handler(requests.FINISH, learn.finish_training),
+        pair_handler(requests.FIGURES, release_figures),
         pair_handler(requests.EXPORT, learn.export_model),
         pair_handler(requests.POOL, learn.pool_images),
         pair_handler(requests.EVALUATE, score.evaluate_model),

@@ -15,6 +15,7 @@ from pipelines.requests.compare import COMPARE
 from pipelines.requests.evaluate import EVALUATE
 from pipelines.requests.export import EXPORT
 from pipelines.requests.extract import EXTRACT
+from pipelines.requests.figures import FIGURES
 from pipelines.requests.fingerprint import FINGERPRINT
 from pipelines.requests.holds import HOLDS
 from pipelines.requests.ingest import INGEST
@@ -39,6 +40,7 @@ __all__ = [
     "EVALUATE",
     "EXPORT",
     "EXTRACT",
+    "FIGURES",
     "FINGERPRINT",
     "FINISH",
     "HOLDS",
@@ -64,7 +66,7 @@ REQUESTS: Mapping[str, Request[Any, Any]] = {
     request.name: request
     for request in (
         SURVEY, FINGERPRINT, MOMENTS, INGEST, SCORE, SYNTHESIZE, SAMPLE, TRANSLATE, AUGMENT, EXTRACT, INTRODUCE, TRAIN,
-        FINISH, EXPORT, EVALUATE, AUDIT, POOL, ROUTE, BENCHMARK, COMPARE, TRACK, REPORT, HOLDS,
+        FINISH, FIGURES, EXPORT, EVALUATE, AUDIT, POOL, ROUTE, BENCHMARK, COMPARE, TRACK, REPORT, HOLDS,
     )
 }  # fmt: skip
 """By name."""

@@ -164,6 +164,7 @@ class Evaluation:
     """checkpoint: which model of a site is scored (`federation.participant`). copies: of the bootstrap. reference: of
     the gains: a method, a variant, or null. variants: label -> a method scored once more, calibrated by each hospital.
     window: in segmentation, the sides of the network's input window, smaller than an image; null = whole images.
+    rounds: whether hospitals also tell score, confusion and seconds of each round, on validation patients.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -174,6 +175,7 @@ class Evaluation:
     reference: str | None = None
     variants: Mapping[str, Variant] = field(default_factory=dict)
     window: tuple[int, ...] | None = None
+    rounds: bool = False
 
     def __post_init__(self) -> None:
         refuse(label_problems(self.variants, "variants") + out_of_range(self, copies=(0, 2000)))

@@ -28,6 +28,7 @@ RequestName: TypeAlias = Literal[
     "introduce",
     "train",
     "finish",
+    "figures",
     "export",
     "evaluate",
     "audit",

@@ -37,6 +37,7 @@ UNDECIDED: Mapping[str, str] = {
     "malformed_keys": QUESTION,
     "unknown_request": QUESTION,
     "not_the_coordinator": QUESTION,
+    "unprotected_figures": POLICY,
     "unprotected_scores": QUESTION,
     "unprotected_translation": QUESTION,
     "policy_request": POLICY,

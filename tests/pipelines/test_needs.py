@@ -47,6 +47,7 @@ def pooled() -> dict[str, Any]:
 def central() -> dict[str, Any]:
     made = smallest(track={"tensorboard": {}}, audit={"membership": True})
     made["train"]["methods"]["central"] = {"name": "central"}
+    made["evaluate"]["rounds"] = True
     return made
 
 

@@ -221,6 +221,7 @@ WHOLE: dict[str, dict[str, Json]] = {
     "introduce": OPENING,
     "train": {"algorithm": {}, "best": None},
     "finish": {"algorithm": {}, "best": None},
+    "figures": {"train_run": "r/x", "last": 1},
     "export": MODEL,
     "evaluate": {**MODEL, "label": "x", "copies": 3, "opening": {}, "central": True, "floor": True, "window": [1, 1]},
     "audit": {**MODEL, "membership": True, "inversion": {}},

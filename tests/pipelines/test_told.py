@@ -197,6 +197,7 @@ def asking(site: Site, turn: str) -> Iterator[tuple[str, Answer]]:
     yield "train 1", site.ask("train", run, said, model, 1)
     yield "train", site.ask("train", run, said, model, 2)
     yield "finish", site.ask("finish", run, said, model, 3)
+    yield "figures", site.ask("figures", f"r/figures-{turn}", {"train_run": run, "last": 2}, {})
     own: dict[str, Json] = {"label": "x", "train_run": run, "checkpoint": "latest", "best": None, "cohort": cohort}
     yield "export", site.ask("export", f"r/export-{turn}", own, {})
     yield "evaluate", site.ask("evaluate", f"r/evaluate-{turn}", {**own, "copies": 3}, {})

@@ -41,7 +41,7 @@ def settings(**track) -> dict[str, Any]:
     made["model"] = {"name": "cnn", "widths": [8, 8], "norm": "group"}
     made["train"]["schedule"] = {"rounds": 2}
     made["train"]["methods"] = {"local": {"name": "local"}, "fedavg": {"name": "fedavg"}}
-    made["evaluate"] = {"copies": 5, "reference": "local"}
+    made["evaluate"] = {"copies": 5, "reference": "local", "rounds": True}
     made["audit"] = {"membership": False}
     return made
 
@@ -61,7 +61,7 @@ def run(done, tmp_path, monkeypatch) -> Path:
 
 
 def artifacts(root: Path) -> dict[str, Path]:
-    stages = ("ingest", "train", "evaluate", "audit", "track", "report")
+    stages = ("ingest", "train", "figures", "evaluate", "audit", "track", "report")
     return {stage: next((root / stage).iterdir()) for stage in stages}
 
 
@@ -123,7 +123,12 @@ def test_every_number_that_goes_out_stands_in_an_artifact_of_the_coordinator(don
     known = in_artifacts(root)
     numbers = {one for one in known if isinstance(one, int | float) and not isinstance(one, bool)}
     found = told(root)
-    assert len(found.points) > 100 and {"loss/fedavg/a", "loss/fedavg/all"} <= {one.name for one in found.points}
+    assert len(found.points) > 100 and {
+        "loss/fedavg/a",
+        "loss/fedavg/all",
+        "validation AUC/fedavg/a",
+        "seconds/fedavg/b",
+    } <= {one.name for one in found.points}
     assert {one.value for one in found.points} <= numbers
     ((sent, histories),) = mlflow_runs(root)
     assert {value for series in histories.values() for _, value in series} <= numbers

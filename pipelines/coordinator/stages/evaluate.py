@@ -41,7 +41,7 @@ Line: TypeAlias = tuple[str, Variant | None]
 
 def settings(world: World) -> Json:
     """Settings besides training's that change the result."""
-    return {"evaluate": to_plain(world.config.evaluate)}
+    return {"evaluate": to_plain(replace(world.config.evaluate, rounds=False))}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:

@@ -38,6 +38,7 @@ from pipelines.coordinator.artifacts import (
     Refusal,
     read_counts,
     read_refused,
+    read_round_figures,
     write_results,
     write_statements,
 )
@@ -64,6 +65,7 @@ from pipelines.coordinator.report.methods import (
     list_models,
     spaces_by_label,
 )
+from pipelines.coordinator.report.rounds import draw_round_scores
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import World
 from pipelines.data.label_findings import name_finding_bands
@@ -100,6 +102,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     config, cohorts = world.config, read_counts(inputs["ingest"])
     trained = [read_trained(inputs["train"], label) for label in config.train.methods]
     evaluated = _read_evaluated(config, inputs.get("evaluate"))
+    by_round = read_round_figures(inputs.get("figures"))
+    refused = [*evaluated.refused, *(read_refused(inputs["figures"]) if "figures" in inputs else ())]
     tables = evaluated.tables
     audits = read_audits(inputs["audit"]) if "audit" in inputs else Audits()
     lines = build_lines(world, inputs, trained)
@@ -132,11 +136,14 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         gains=gain_rows(tables, reference=reference, measures=scored, repeats=evaluated.repeats) if reference else (),
         methods=tuple(compute_method_costs(world, trained, replies, reference)),
         left=tuple(_build_left(site, entry) for site, reply in everybody.items() for entry in reply.left),
-        missing=tuple(_count_missing(trained, evaluated.refused)),
+        missing=tuple(_count_missing(trained, refused)),
         stages=(*(_build_stage_state(name, folder) for name, folder in inputs.items()), _build_own_state(world, out)),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_list_commands(world),
-        pictures=tuple(draw_figures(tables, drop_floors(rows), trained, reference, use, words, classes, primary)),
+        pictures=(
+            *draw_figures(tables, drop_floors(rows), trained, reference, use, words, classes, primary),
+            *draw_round_scores(by_round, [*config.train.methods], reference, select_figure_sites(rows)),
+        ),
         words=words,
         structures=structures,
         outside=outside,

@@ -62,4 +62,4 @@ def _ask_consent(world: World, name: str, question: Track) -> dict[str, Json]:
     return {site: answers.missing.get(site) for site in world.engine.sites}
 
 
-STAGE = Stage("track", VERSION, ("train", "evaluate", "audit", "route"), settings, run)
+STAGE = Stage("track", VERSION, ("train", "figures", "evaluate", "audit", "route"), settings, run)

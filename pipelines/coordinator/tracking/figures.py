@@ -21,7 +21,9 @@ from pipelines.coordinator.artifacts import (
     PAGE,
     ROWS,
     STATEMENTS,
+    RoundFigures,
     read_page,
+    read_round_figures,
     read_scores,
     read_statements,
 )
@@ -80,6 +82,7 @@ def collect_figures(artifacts: Mapping[str, Path], sites: Iterable[str], *, page
     everybody, report = frozenset(sites), artifacts["report"]
     points = (
         *_read_curves(artifacts["train"], everybody),
+        *_list_round_points(read_round_figures(artifacts.get("figures"))),
         *_list_score_points(read_scores(report)),
         *_losses_of_privacy(read_statements(report)),
     )
@@ -114,6 +117,22 @@ def _list_points(name: str, series: Mapping[str, float | None], sites: frozenset
     for round_, value in sorted(series.items(), key=lambda item: int(item[0])):
         if value is not None and math.isfinite(value):
             yield Point(name, int(round_), value, sites)
+
+
+def _list_round_points(figures: Iterable[RoundFigures]) -> Iterator[Point]:
+    """What hospitals told of rounds: `validation MEASURE/METHOD/SITE`, `seconds/METHOD/SITE`, and numbers of examples
+    as `true 0 as 1/METHOD/SITE`, of several findings `finding 2 true 0 as 1/METHOD/SITE`, the first being 1.
+    """
+    for each in figures:
+        where, sites = f"{each.training}/{each.site}", frozenset({each.site})
+        values: dict[str, float | None] = {f"validation {name}": value for name, value in each.scores.items()}
+        values["seconds"] = each.seconds
+        for number, table in enumerate(each.confusion, start=1):
+            prefix = f"finding {number} true" if len(each.confusion) > 1 else "true"
+            values |= {f"{prefix} {i} as {j}": count for i, row in enumerate(table) for j, count in enumerate(row)}
+        for name, value in values.items():
+            if value is not None:
+                yield Point(f"{name}/{where}", each.round, value, sites)
 
 
 def _list_score_points(rows: Iterable[ScoreRow]) -> Iterator[Point]:

@@ -35,6 +35,7 @@ from evaluation.wording import Words
 from federation.conversation import load_newest_intact_memory
 from federation.task import STEPS
 from pipelines.data.cohort import Cohort
+from pipelines.hospital.figures import read_main_scores
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import scores_name_of
 from pipelines.requests.report import OutsideReport, Report
@@ -73,6 +74,7 @@ def draw_curves(
         *_draw_rocs(site, scores, question),
         *_draw_calibrations(site, scores, question, words),
         *_draw_losses(hospital, question),
+        *_draw_round_scores(hospital, question),
         *_draw_intensities(cohort, splits),
     )
 
@@ -177,6 +179,26 @@ def _draw_losses(hospital: Hospital, question: Report) -> list[Picture]:
     return [
         draw_learning_curves(
             {hospital.name: {name: curves[name] for name in names}}, order=_method_order(question), part=part
+        )
+        for part, names in split_names(list(curves), question.reference or "")
+    ]
+
+
+def _draw_round_scores(hospital: Hospital, question: Report) -> list[Picture]:
+    """This hospital's validation scores by round, of runs that ask for them, from its memory."""
+    curves, measure = dict[str, Curve](), ""
+    for method in question.methods:
+        memory = load_newest_intact_memory(hospital.conversation(method["train_run"]))
+        name, values = read_main_scores(memory.facts)
+        if values:
+            measure = name
+            curves[method["label"]] = Curve(tuple(values), tuple(values.values()))
+    return [
+        draw_learning_curves(
+            {hospital.name: {name: curves[name] for name in names}},
+            value=f"validation {measure}",
+            order=_method_order(question),
+            part=part,
         )
         for part, names in split_names(list(curves), question.reference or "")
     ]

@@ -13,7 +13,14 @@ def problems(run: RunSettings) -> list[Problem]:
     """Settings by which a patient would affect other patients or a release without clipping and noise."""
     if run.privacy == "none":
         return [_broken_promise(name, site.policy) for name, site in run.sites.items() if site.policy.promises]
-    return list(dict.fromkeys([*_feature_problems(run), *_method_problems(run), *_site_problems(run)]))
+    figures = [_figures_problem()] if run.evaluate.rounds else []
+    return list(dict.fromkeys([*figures, *_feature_problems(run), *_method_problems(run), *_site_problems(run)]))
+
+
+def _figures_problem() -> Problem:
+    """The problem of scores and counts of each round in a private run."""
+    text = "releases exact scores and counts of each round, and in a private run every one of them would cost epsilon"
+    return Problem(("evaluate", "rounds"), f"{text}; leave it out: the validation losses of the rounds are paid for")
 
 
 def _broken_promise(site: str, policy: Policy) -> Problem:
