@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilium.transform_trial import transform_problems
+from federation.findings import MOST_FINDINGS
 from pipelines.data.images import MOST_AXES
 from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.split import SPLITS
@@ -21,6 +22,10 @@ from privacy.settings_error import Problem
 
 SHOWN = 4
 AGAIN = 32  # items that are read twice: what flips half of them is missed once in 4e9
+LABELS = ("y", "mask", "findings")
+LABELS_OF_FINDINGS = 2  # axes of all examples' findings together
+UNKNOWN = -1
+"""A finding of which nothing is known, in the file."""
 REAL, WHOLE_NUMBERS = "fiub", "iub"  # numpy's letters of kinds of numbers
 
 
@@ -34,6 +39,7 @@ class Examples:
         patient: n names (texts or whole numbers), or "each" = every example is a patient. Patients are split, and
             protected by ε, with all their examples; a patient under two names counts as two.
         mask: (n, *spatial) whole numbers, the class of each pixel, 0 = background.
+        findings: (n, K) of K findings, each 1 = there, 0 = not, NaN or None = nobody knows; in place of y and mask.
         split: of each example "train", "validation" or "test", the same for all of a patient; or patient -> split.
             None = the run divides the patients.
         transform: gives a random view of an example each time that training draws it; validation and test patients
@@ -48,6 +54,7 @@ class Examples:
     y: Any = None
     patient: Sequence[object] | Literal["each"] = ()
     mask: Any = None
+    findings: Any = None
     split: Sequence[str] | Mapping[object, str] | None = None
     transform: Callable[..., Any] | None = None
 
@@ -56,13 +63,16 @@ class Examples:
         x = _check_numbers(self.x, "x", REAL, problems)
         y = None if self.y is None else _check_numbers(self.y, "y", WHOLE_NUMBERS, problems)
         mask = None if self.mask is None else _check_numbers(self.mask, "mask", WHOLE_NUMBERS, problems)
-        if (self.y is None) == (self.mask is None):
-            given_text = "neither" if self.y is None else "both"
-            problems.append(Problem(("y",), f"give either y, labels, or mask, classes of pixels; found {given_text}"))
+        findings = None if self.findings is None else _check_findings(self.findings, problems)
+        if len(labels := [name for name in LABELS if getattr(self, name) is not None]) != 1:
+            given_text = " and ".join(labels) or "neither"
+            text = "give either y, labels, or mask, classes of pixels, or findings; found"
+            problems.append(Problem(("y",), f"{text} {given_text}"))
         names = _check_names(self.patient, None if x is None else len(x), problems)
         if x is not None:
             problems += _shape_problems(x, y, mask)
             problems += _value_problems(x, y, mask)
+            problems += [] if findings is None else _find_finding_problems(len(x), findings)
             problems += _length_problems(len(x), names)
         split = () if self.split is None else _check_splits(self.split, names, problems)
         if self.transform is not None and x is not None and not problems:
@@ -72,6 +82,7 @@ class Examples:
         for name, value in (("x", _to_single(x)), ("y", y if y is None else y.astype(np.int64)), ("patient", names)):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "mask", None if mask is None else mask.astype(np.uint8))
+        object.__setattr__(self, "findings", None if findings is None else _to_states(findings))
         object.__setattr__(self, "split", split)
 
     @property
@@ -81,19 +92,25 @@ class Examples:
 
     @property
     def highest(self) -> int:
-        """The highest class that occurs."""
-        return int((self.y if self.mask is None else self.mask).max())
+        """The highest class that occurs; of findings 1 where any example has one."""
+        return int(self._labels.max())
+
+    @property
+    def _labels(self) -> NDArray[Any]:
+        """Whichever labels there are."""
+        return np.asarray(next(part for part in (self.y, self.mask, self.findings) if part is not None))
 
     @property
     def classes(self) -> frozenset[int]:
         """The classes that occur."""
-        return frozenset(int(number) for number in np.unique(self.y if self.mask is None else self.mask))
+        return frozenset(int(number) for number in np.unique(self._labels))
 
     @staticmethod
     def of(items: Any, patient: Sequence[object] | Literal["each"] | None = None, **more: Any) -> Examples:
         """All items of a `torch.utils.data.Dataset`, or of any sequence, read once in their order.
 
-        items: (x, y, patient) each, or (x, y) with `patient` given separately. more: `split` and `transform`, as of
+        items: (x, y, patient) each, or (x, y) with `patient` given separately; y is a class, a mask, or K
+        findings. more: `split` and `transform`, as of
         `Examples`. Up to AGAIN items are read twice: a Dataset that draws random numbers would be frozen as drawn, test
         patients too, so it is refused; the run draws views of training patients only, by `transform` or
         `Work(augment=...)`.
@@ -120,11 +137,13 @@ class Examples:
         _refuse_random(items, parts)
         whose = [_to_scalar(part[2]) for part in parts] if patient is None else patient
         x, y = _stack_values([part[0] for part in parts], "x"), _stack_values([part[1] for part in parts], "y")
+        if y.ndim == LABELS_OF_FINDINGS:
+            return Examples(x, None, whose, findings=y, **more)
         return Examples(x, None, whose, mask=y, **more) if y.ndim > 1 else Examples(x, y, whose, **more)
 
     def data(self, classes: Sequence[str]) -> bytes:
         """The bytes of their file (`pipelines.data.tensor_source`). classes: of the run's task; empty = not known."""
-        parts = {"x": self.x, **({"y": self.y} if self.mask is None else {"mask": self.mask})}
+        parts = {"x": self.x} | {name: part for name in LABELS if (part := getattr(self, name)) is not None}
         return tensor_bytes(parts, [str(name) for name in self.patient], tuple(map(str, self.split or ())), classes)
 
 
@@ -193,6 +212,36 @@ def _check_numbers(value: Any, name: str, kinds: str, problems: list[Problem]) -
         problems.append(Problem((name,), _describe_type_problem(array, kinds)))
         return None
     return array
+
+
+def _check_findings(value: Any, problems: list[Problem]) -> NDArray[Any] | None:
+    """The findings as an array of numbers, NaN for None; None, with a new problem, if they are none."""
+    array = _to_array(value)
+    if array.dtype.kind == "O":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            problems.append(Problem(("findings",), "no array of 1, 0 and NaN; give one row of them for each example"))
+            return None
+    return _check_numbers(array, "findings", REAL, problems)
+
+
+def _find_finding_problems(count: int, findings: NDArray[Any]) -> list[Problem]:
+    """What is wrong with the shape and the values of findings. count: of examples."""
+    if findings.ndim != LABELS_OF_FINDINGS or len(findings) != count or not 2 <= findings.shape[1] <= MOST_FINDINGS:
+        text = f"must be ({count}, K), K = 2 to {MOST_FINDINGS} findings of each example, found {list(findings.shape)}"
+        return [Problem(("findings",), text)]
+    strange = np.unique(findings[~(np.isin(findings, (0, 1)) | np.isnan(findings))])
+    if not len(strange):
+        return []
+    shown = ", ".join(f"{value:g}" for value in strange[:SHOWN].astype(float))
+    text = f"must be 1, 0, or NaN where nobody knows, found {shown}; say what it stands for, as np.where(y < 0, nan, y)"
+    return [Problem(("findings",), text)]
+
+
+def _to_states(findings: NDArray[Any]) -> NDArray[np.int8]:
+    """Findings as whole numbers: 1, 0, or UNKNOWN for NaN."""
+    return np.where(np.isnan(findings), UNKNOWN, findings).astype(np.int8)
 
 
 def _describe_type_problem(array: NDArray[Any], kinds: str) -> str:

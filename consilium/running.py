@@ -141,7 +141,8 @@ def train(
         privacy: patient-level differential privacy; None = none. policy: of each hospital, or one for all.
         start: the weights with which networks begin, as the path of a safetensors file or `Weights(file=...)`; None =
             random numbers.
-        split: shares of the patients; not used where examples name their own. classes: names, the first = 0.
+        split: shares of the patients; not used where examples name their own. classes: names, the first = 0;
+            of findings their names, in the order of their columns.
         settings: any further keys of the YAML, laid over the rest, as {"evaluate": {"copies": 500}}.
         engine: "wire" makes every message cross as bytes, by the adapter that serves FLARE; `Flare(kit=...)` asks
             hospitals on their own machines.

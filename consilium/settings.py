@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 from torch import nn
 
-from consilium.examples import SHOWN, Examples
+from consilium.examples import LABELS, SHOWN, Examples
 from evaluation.classes import compare_classes
 from federation.descent import Work
 from federation.pretraining import Pretrained
@@ -201,13 +201,20 @@ def _find_form_problems(examples: Mapping[str, Examples]) -> list[Problem]:
         if first is not None and site_examples.inputs != examples[first].inputs:
             text = f"examples are {list(site_examples.inputs)}, and those of {first} {list(examples[first].inputs)}"
             problems.append(Problem(("hospitals", name, "x"), f"{text}; bring them to one shape"))
-        if first is not None and (site_examples.mask is None) != (examples[first].mask is None):
-            text = f"has {'labels' if site_examples.mask is None else 'masks'}, unlike {first}; give all the same"
-            problems.append(Problem(("hospitals", name, "y"), text))
+        if first is not None and (labels := name_labels(site_examples)) != name_labels(examples[first]):
+            problems.append(Problem(("hospitals", name, "y"), f"has {labels}, unlike {first}; give all the same"))
     if examples and all(each.highest == 0 for each in examples.values()):
-        what = "y" if next(iter(examples.values())).mask is None else "mask"
+        first_examples = next(iter(examples.values()))
+        what = next(name for name in LABELS if getattr(first_examples, name) is not None)
         problems.append(Problem(("hospitals", "*", what), "every class is 0; there is nothing to tell apart"))
     return problems
+
+
+def name_labels(examples: Examples) -> str:
+    """What kind of labels examples have, in words."""
+    if examples.findings is not None:
+        return f"{examples.findings.shape[1]} findings"
+    return "labels" if examples.mask is None else "masks"
 
 
 def _too_few(examples: Mapping[str, Examples]) -> list[Problem]:
@@ -267,7 +274,7 @@ def common_names(examples: Mapping[str, Examples]) -> int:
 
 
 def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[Plain | None, tuple[str, ...]]:
-    """The task's settings, None if they are the defaults, and the classes' names.
+    """The task's settings, None if they are the defaults, and the names of classes, or of findings.
 
     Raises:
         ConfigError: a class occurs that has no name; or names are not given, and a class below the highest occurs at
@@ -275,6 +282,8 @@ def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[P
     """
     if not examples:
         return None, tuple(classes)
+    if next(iter(examples.values())).findings is not None:
+        return _task_of_findings(next(iter(examples.values())).findings.shape[1], classes)
     highest, masks = (
         max(site_examples.highest for site_examples in examples.values()),
         next(iter(examples.values())).mask is not None,
@@ -306,6 +315,15 @@ def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[P
     if masks:
         return {"kind": "segmentation", "target": "masks", "classes": [*names]}, names
     return ({"kind": "classification", "classes": [*names]} if names else None), names
+
+
+def _task_of_findings(number: int, names: Sequence[str]) -> tuple[Plain, tuple[str, ...]]:
+    """The task of this many findings, and their names. Raises: ConfigError: there are more names, or fewer."""
+    if names and len(names) != number:
+        text = f"{len(names)} names for {number} findings; name each, in the order of their columns"
+        raise ConfigError([Problem(("classes",), text)])
+    findings = tuple(names) or tuple(f"finding_{place}" for place in range(number))
+    return {"kind": "findings", "findings": [*findings]}, findings
 
 
 def policies_by_site(policy: Policy | Mapping[str, Policy] | None, sites: Sequence[str]) -> dict[str, Plain]:

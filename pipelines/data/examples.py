@@ -48,10 +48,9 @@ def open_source(
     if isinstance(source, TensorSource) and isinstance(images, Tensors):
         from pipelines.data.tensors.reader import open_tensors
 
-        if meaning is not None:
-            what = "several findings" if findings else "a number"
-            raise ValueError(f"source.kind: labels of tensors are classes, and the task learns {what}; give a table")
-        return open_tensors(source, images, target, classes)
+        if number is not None:
+            raise ValueError("source.kind: labels of tensors are classes, and the task learns a number; give a table")
+        return open_tensors(source, images, target, classes, FindingNames(findings) if findings else None)
     if isinstance(source, DicomSource | NiftiSource) and isinstance(images, Slices | Volumes):
         from pipelines.data.studies import open_studies
 

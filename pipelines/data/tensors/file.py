@@ -20,8 +20,13 @@ from privacy.durable import make_folder, write_whole
 from privacy.message import Json
 from privacy.system_errors import of_machine
 
-PARTS = ("x", "y", "mask")
-TYPES = {"x": ("F32", "float32"), "y": ("I64", "int64"), "mask": ("U8", "uint8")}
+PARTS = ("x", "y", "mask", "findings")
+TYPES = {
+    "x": ("F32", "float32"),
+    "y": ("I64", "int64"),
+    "mask": ("U8", "uint8"),
+    "findings": ("I8", "int8"),
+}
 LISTS = ("patient", "split", "classes")
 KNOWN = (*LISTS, "format")  # torch's own writer adds the last
 Part = Callable[[int], NDArray[np.generic]]
@@ -46,7 +51,7 @@ def tensor_bytes(
     split: Sequence[str] = (),
     classes: Sequence[str] = (),
 ) -> bytes:
-    """The file's bytes, equal for equal examples. parts: `x`, and `y` or `mask`, as `TensorSource` says."""
+    """The file's bytes, equal for equal examples. parts: `x`, and `y`, `mask` or `findings`, as `TensorSource` says."""
     lists = {"patient": patient, "split": split, "classes": classes}
     metadata = {name: json.dumps([*values]) for name, values in lists.items() if values}
     data = save({name: np.ascontiguousarray(part) for name, part in parts.items()})
@@ -136,7 +141,7 @@ def _length_problems(
     problems = [] if count else ["x has no example; give at least one"]
     if "patient" not in metadata_names:
         problems.append("metadata 'patient' is missing; give a JSON list with a name for each example")
-    for name in ("y", "mask"):
+    for name in ("y", "mask", "findings"):
         if name in shapes and shapes[name][:1] != (count,):
             problems.append(f"x has {count} examples and {name} is of shape {shapes[name]}; give one of each")
     for name in ("patient", "split"):

@@ -11,10 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from federation.findings import UNKNOWN, encode_findings
 from pipelines.data.images import Target, Tensors
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks
 from pipelines.data.label_classes import PLAIN
+from pipelines.data.label_findings import FindingNames
 from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.split import SPLITS
 from pipelines.data.study import Item, Unusable
@@ -24,8 +27,14 @@ from pipelines.data.tensors.file import TensorFile, open_tensor_file
 UNIT = "as given"
 
 
-def open_tensors(source: TensorSource, images: Tensors, target: Target | None, classes: Sequence[str] = ()) -> Intake:
-    """Each example becomes a waiting study. classes: of the task, see `read_cohort`.
+def open_tensors(
+    source: TensorSource,
+    images: Tensors,
+    target: Target | None,
+    classes: Sequence[str] = (),
+    findings: FindingNames | None = None,
+) -> Intake:
+    """Each example becomes a waiting study. classes: of the task, see `read_cohort`. findings: that the task learns.
 
     Raises:
         ValueError: the file cannot be read or has another form; all problems at once.
@@ -34,14 +43,16 @@ def open_tensors(source: TensorSource, images: Tensors, target: Target | None, c
         file = open_tensor_file(Path(source.file))
     except ValueError as error:
         raise ValueError(f"source.file: {error}") from error
-    if problems := _form_problems(file, images, target, classes):
+    if problems := _form_problems(file, images, target, classes, findings):
         raise ValueError(f"source.file: {source.file!r}: {'; '.join(problems)}")
     names = [normalize_identifier(name) for name in file.patient]
     divided = _patient_splits(names, file.split)
     count = len(classes) + 1 if target else len(classes or PLAIN)
     waiting = tuple(
         WaitingStudy(
-            patient, f"example {number}", partial(_read_example, file, number, patient, target, count, divided)
+            patient,
+            f"example {number}",
+            partial(_read_example, file, number, patient, target, count, divided, findings is not None),
         )
         for number, patient in enumerate(names)
     )
@@ -51,18 +62,23 @@ def open_tensors(source: TensorSource, images: Tensors, target: Target | None, c
     return Intake(waiting, (), items, 0, UNIT, masks, "examples", splits if file.split else None)
 
 
-def _form_problems(file: TensorFile, images: Tensors, target: Target | None, classes: Sequence[str]) -> list[str]:
+def _form_problems(
+    file: TensorFile, images: Tensors, target: Target | None, classes: Sequence[str], findings: FindingNames | None
+) -> list[str]:
     """Problems with the file's form, by which no example fits the run."""
     problems, shapes = [], file.shapes
     count, inputs = shapes["x"][0], shapes["x"][1:]
     if inputs != images.inputs:
         problems.append(f"x holds examples of shape {list(inputs)}, and images.inputs is {list(images.inputs)}")
-    if target is None and shapes.get("y") != (count,):
+    if findings is not None and shapes.get("findings") != (count, len(findings.names)):
+        needed = f"findings must be [n, {len(findings.names)}], 1, 0 or -1 of each finding"
+        problems.append(f"{needed}, found {_format_shape(shapes, 'findings')}")
+    if target is None and findings is None and shapes.get("y") != (count,):
         problems.append(f"y must be (n,), a class for each example, found {_format_shape(shapes, 'y')}")
     if target is not None and shapes.get("mask") != (count, *inputs[1:]):
         mask_shape = ["n", *inputs[1:]]
         problems.append(f"mask must be {mask_shape}, a class for each pixel, found {_format_shape(shapes, 'mask')}")
-    known = tuple(classes) or PLAIN
+    known = tuple(classes) or PLAIN if findings is None else findings.names
     if file.classes and file.classes != known:
         text = f"classes are {', '.join(file.classes)}, and the task's are {', '.join(known)}, in this order"
         problems.append(f"{text}; give one of the two other numbers")
@@ -87,7 +103,13 @@ def _patient_splits(names: Sequence[str], split: Sequence[str]) -> dict[str, str
 
 
 def _read_example(
-    file: TensorFile, number: int, patient: str, target: Target | None, classes: int, divided: Mapping[str, str] | None
+    file: TensorFile,
+    number: int,
+    patient: str,
+    target: Target | None,
+    classes: int,
+    divided: Mapping[str, str] | None,
+    has_findings: bool,
 ) -> ReadStudy:
     """One example with its label or mask. Raises: Unusable."""
     if not patient:
@@ -99,7 +121,9 @@ def _read_example(
     if not np.isfinite(x).all():
         places = int((~np.isfinite(x)).sum())
         raise Unusable("not_finite", f"{places} of {x.size} numbers are not finite. Replace them before.")
-    if target is None:
+    if has_findings:
+        label, highest, mask = _read_findings(file, number), 0, empty_masks(1)
+    elif target is None:
         label, mask = int(file.part["y"](number)[0]), empty_masks(1)
         highest = label
     else:
@@ -109,3 +133,13 @@ def _read_example(
         raise Unusable("bad_label", f"the class {highest} does not exist; it must be in 0..{classes - 1}.")
     examples = Examples(x.astype(np.float32), empty_masks(1), empty_masks(1), np.zeros(1, np.float32), mask)
     return ReadStudy(patient, f"example {number}", examples, [label], "unknown")
+
+
+def _read_findings(file: TensorFile, number: int) -> int:
+    """The number of one example's findings (`federation.findings.encode_findings`). Raises: Unusable."""
+    states = torch.from_numpy(file.part["findings"](number)[0].astype(np.int64))
+    if not bool(((states >= -1) & (states <= 1)).all()):
+        raise Unusable("bad_label", "a finding must be 1, 0, or -1 where nobody knows. Correct the file.")
+    if bool((states == -1).all()):
+        raise Unusable("no_label", "no finding is known. Fill one in, or take the example away.")
+    return int(encode_findings(torch.where(states == -1, UNKNOWN, states)))

@@ -115,9 +115,6 @@ def _finding_source_problems(task: SeveralFindings, site: SiteSettings) -> list[
             )
             return [Problem(("source", "labels"), text)]
         return []
-    if isinstance(source, TensorSource):
-        text = "labels of tensors are classes, and the task learns several findings; give a table"
-        return [Problem(("source", "kind"), text)]
     if isinstance(site.labels, MaskLabels):
         return [
             Problem(("labels", "kind"), "a mask gives one class, and the task learns several findings; give a table")
