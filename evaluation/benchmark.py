@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from evaluation.choice import primary_measure
 from evaluation.classes import KINDS, Classes, class_measure_name
 from evaluation.drawing import Picture
+from evaluation.metrics import SENSITIVITY, SPECIFICITY
 from evaluation.records import Command
 from evaluation.rendering import render_template
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow
@@ -68,7 +69,8 @@ class Visited:
 @dataclass(frozen=True)
 class BenchmarkPage:
     """first: the model by which hospitals are ordered, and with which the other models are compared. least: the score
-    that every hospital should reach; None = no score is named. settings: as JSON, without files.
+    that every hospital should reach; None = no score is named. settings: as JSON, without files. findings: names, where
+    models predict several; the page has the AUC of each.
     """
 
     title: str
@@ -85,6 +87,7 @@ class BenchmarkPage:
     commands: tuple[Command, ...] = ()
     classes: tuple[str, ...] = ()
     ordered: bool = False
+    findings: tuple[str, ...] = ()
     pictures: tuple[Picture, ...] = ()
 
 
@@ -148,6 +151,9 @@ def render_benchmark_page(page: BenchmarkPage) -> str:
     order, labels = rank_standings(page), [model.label for model in page.models]
     single = {
         class_measure_name(kind, name) for kind in KINDS for name in Classes(page.classes, page.ordered).scored_parts
+    }
+    single |= {
+        class_measure_name(kind, name) for kind in (SENSITIVITY.name, SPECIFICITY.name) for name in page.findings
     }
     measures = [name for name in dict.fromkeys(row.measure for row in page.scores) if name not in single]
     return render_template(

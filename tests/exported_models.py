@@ -85,6 +85,9 @@ NETWORKS: dict[str, Callable[[], Ready]] = {
     "cam": lambda: model(Task(Cam(widths=(8, 8, 8, 8)), (1, 16, 16), 2), Slices(size=16)),
     "cnn": lambda: model(Task(Cnn(widths=(8, 8)), (3, 16, 16), 4), Pictures(size=16)),
     "centred": lambda: model(Task(Cnn(widths=(8, 8)), (1, 16, 16), 2), Slices(size=16), centring=Centring(0.3, 1.7)),
+    "findings": lambda: model(
+        Task(Cnn(widths=(8, 8)), (1, 16, 16), 3, "findings"), Slices(size=16), names=("edema", "effusion", "nodule")
+    ),
     "cnn of volumes": lambda: model(Task(Cnn(widths=(8, 8)), (1, 8, 8, 8), 2), Volumes(size=8, depth=8)),
     "unet": lambda: model(Task(UNet(levels=1, width=4), (1, 8, 8), 2, "segmentation"), Slices(size=8)),
     "unet of volumes": lambda: model(

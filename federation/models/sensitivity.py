@@ -14,15 +14,15 @@ from torch import Tensor, nn
 SMOOTH = 1 / 24  # standard deviation of the Gaussian, in the image's shorter side: 3 mm of 72
 
 
-def compute_sensitivity(module: nn.Module, x: Tensor) -> Tensor:
+def compute_sensitivity(module: nn.Module, x: Tensor, finding: int | None = None) -> Tensor:
     """`compute_slopes` of each image, divided by its largest value: (b, H, W) in [0, 1]; all 0 if no pixel matters."""
-    smooth = compute_slopes(module, x)
+    smooth = compute_slopes(module, x, finding)
     return smooth / smooth.amax(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(smooth.dtype).tiny)
 
 
-def compute_slopes(module: nn.Module, x: Tensor) -> Tensor:
+def compute_slopes(module: nn.Module, x: Tensor, finding: int | None = None) -> Tensor:
     """|d s / d x| of images x (b, C, H, W), summed over channels and smoothed: (b, H, W) on the CPU. s: log odds of all
-    classes against class 0, or the number that is predicted.
+    classes against class 0, or the number that is predicted; of several findings the log odds of this one.
 
     Raises:
         ValueError: the network is not in evaluation mode, in which the map of an image depends on that image alone.
@@ -34,7 +34,9 @@ def compute_slopes(module: nn.Module, x: Tensor) -> Tensor:
     seen = x.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         logits = module(seen).logits
-        s = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1:].logsumexp(dim=1) - logits[:, 0]
+        s = logits[:, finding or 0]
+        if finding is None and logits.shape[1] > 1:
+            s = logits[:, 1:].logsumexp(dim=1) - logits[:, 0]
         (slope,) = torch.autograd.grad(s.sum(), seen)
     size = slope.abs().sum(dim=1).cpu().numpy()
     sigma = SMOOTH * min(x.shape[-2:])

@@ -231,11 +231,12 @@ def write_predictions(
     written_files = {
         place
         for prediction in results.done
-        for place in (prediction.mask, prediction.map, prediction.report, prediction.capture)
+        for place in (prediction.mask, *prediction.maps, prediction.report, prediction.capture)
     }
     for column, folder in {"mask": MASKS, "map": MAPS, "report": REPORTS, "capture": CAPTURES}.items():
         remove_named_files(out, set(_read_named_files(out, column)) - written_files, folder)
-        remove_part_files(out / folder)
+        for place in (out / folder, *(out / folder).glob("*/")):
+            remove_part_files(place)
     remove_part_files(out)
     # Write the quarantine first: predictions without it would look complete.
     left_out = list_refusals(results.refused, accounts)
@@ -245,9 +246,14 @@ def write_predictions(
 
 
 def _read_named_files(out: Path, column: str) -> list[str]:
-    """Masks, maps or reports named in an existing table of predictions."""
+    """Masks, maps or reports named in an existing table of predictions; of several findings, `map_<finding>` each."""
     with suppress(OSError, csv.Error, UnicodeError):
-        return [row[column] for row in read_table(out / "predictions.csv") if row.get(column)]
+        return [
+            place
+            for row in read_table(out / "predictions.csv")
+            for name, place in row.items()
+            if place and (name == column or name.startswith(f"{column}_"))
+        ]
     return []
 
 

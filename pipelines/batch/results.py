@@ -133,7 +133,7 @@ def _find_problems(ready: Ready, folder: Path, request: ResultRequest) -> list[s
     problems += folder_problems("gland", request.gland) if request.gland else []
     if isinstance(ready.images, Pictures | Features):
         problems.append(f"the model is for {ready.images.kind}, and a DICOM archive needs one for slices or volumes")
-    if request.captures and ready.task.kind == "classification":
+    if request.captures and ready.task.kind in ("classification", "findings"):
         problems += find_map_problems(ready, "captures")
     if not 0 <= request.threshold <= 1:
         problems.append(f"threshold must be in [0, 1], found {request.threshold}")

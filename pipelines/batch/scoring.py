@@ -52,9 +52,9 @@ class Predictor(NamedTuple):
 class Prediction(NamedTuple):
     """A row of the table, and whether the study is positive: its score reaches the threshold, its mask is not empty, or
     its class is not the first. name: of the class, of more than two. unlike: whether it is unlike the training
-    patients; None if unknown. origin: the cells of `ORIGIN` and `MODEL`. mask, map, capture, report: files below the
-    folder of results; "" if none. finding: of a classifier, for a report. highest: the image with the highest score, if
-    a scored slice is an image.
+    patients; None if unknown. origin: the cells of `ORIGIN` and `MODEL`. mask, capture, report: files below the
+    folder of results; "" if none. maps: likewise, of several findings one each. finding: of a classifier, for a report.
+    highest: the image with the highest score, if a scored slice is an image.
     """
 
     row: tuple[object, ...]
@@ -63,7 +63,7 @@ class Prediction(NamedTuple):
     name: str = ""
     origin: tuple[str, ...] = ("",) * (len(ORIGIN) + len(MODEL))
     mask: str = ""
-    map: str = ""
+    maps: tuple[str, ...] = ()
     capture: str = ""
     report: str = ""
     finding: Finding | None = None
@@ -72,7 +72,7 @@ class Prediction(NamedTuple):
     @property
     def cells(self) -> tuple[object, ...]:
         """The row with all its columns."""
-        return (*self.row, *filter(None, [self.map]), *self.origin, *filter(None, [self.report, self.capture]))
+        return (*self.row, *self.maps, *self.origin, *filter(None, [self.report, self.capture]))
 
 
 def predict_study(predictor: Predictor, study: ReadStudy) -> Prediction:
@@ -85,21 +85,40 @@ def predict_study(predictor: Predictor, study: ReadStudy) -> Prediction:
     ready = predictor.ready
     x = ready.seen(torch.from_numpy(study.examples.images))
     prediction = build_prediction(predictor, study, ready.probabilities(x), ready.verdict(x))
-    finding, position = prediction.finding, study.examples.position
+    finding = prediction.finding
     if finding is None:
         return prediction
     if predictor.maps is not None:
-        cams = compute_cams(ready.module, x)
-        if predictor.write_maps:
-            prediction = prediction._replace(map=write_map(study.study, cams, position, predictor.maps))
-        if predictor.captures is not None:
-            study_map = place_map_on_study(study.study, cams, position, predictor.maps)
-            prediction = prediction._replace(
-                capture=write_capture(study_map, finding, study.candidate, predictor.captures)
-            )
+        prediction = _draw_maps(predictor, study, x, prediction, finding)
     if predictor.reports is not None:
         place = write_report(finding, study.candidate, prediction.highest, predictor.reports)
         prediction = prediction._replace(report=place)
+    return prediction
+
+
+def _draw_maps(
+    predictor: Predictor, study: ReadStudy, x: Tensor, prediction: Prediction, finding: Finding
+) -> Prediction:
+    """The prediction with its maps, of several findings one each, and its capture, that of the most probable finding.
+    x: as the network sees the study's examples.
+    """
+    writer, position = predictor.maps, study.examples.position
+    if writer is None:
+        return prediction
+    names = [*finding.several] or [""]
+    most = max(finding.several, key=lambda name: finding.several[name], default="")
+    for number, name in enumerate(names):
+        if not predictor.write_maps and name != most:
+            continue
+        cams = compute_cams(predictor.ready.module, x, number if name else None)
+        if predictor.write_maps:
+            place = write_map(study.study, cams, position, writer, name)
+            prediction = prediction._replace(maps=(*prediction.maps, place))
+        if predictor.captures is not None and name == most:
+            study_map = place_map_on_study(study.study, cams, position, writer)
+            drawn = replace(finding, name=most, classes=finding.several) if most else finding
+            capture = write_capture(study_map, drawn, study.candidate, predictor.captures)
+            prediction = prediction._replace(capture=capture)
     return prediction
 
 
@@ -242,9 +261,16 @@ def list_columns(
         )
     return (
         *columns,
-        *(["map"] if maps else []),
+        *_list_map_columns(kind, names, maps=maps),
         *ORIGIN,
         *MODEL,
         *(["report"] if reports else []),
         *(["capture"] if captures else []),
     )
+
+
+def _list_map_columns(kind: Kind, names: Sequence[str], *, maps: bool) -> tuple[str, ...]:
+    """The columns of maps: one, or of several findings one each."""
+    if not maps:
+        return ()
+    return tuple(f"map_{name}" for name in names) if kind == "findings" else ("map",)

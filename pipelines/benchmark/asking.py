@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from evaluation.evidence import parse_evidence
 from evaluation.findings import Findings
@@ -21,13 +21,7 @@ from evaluation.protocols import Evidence
 from federation.engine import Engine
 from pipelines.models.signed import Signed, Wanted, reading_of, to_tensor
 from pipelines.requests.asking import UNEXPECTED, ask
-from pipelines.requests.benchmark import (
-    BENCHMARK,
-    Benchmark,
-    LabelsBenchmarked,
-    MasksBenchmarked,
-    NoisedLabelsBenchmarked,
-)
+from pipelines.requests.benchmark import BENCHMARK, Benchmark, Scored
 from pipelines.requests.ingest import INGEST, BenchmarkIngest, Counted, CountedOnce
 from pipelines.requests.request import Request
 from pipelines.requests.survey import SURVEY, build_surveys
@@ -48,9 +42,6 @@ SEED = 0
 """The seed of the splits. All splits are scored, so nothing depends on it."""
 
 
-Scores: TypeAlias = LabelsBenchmarked | MasksBenchmarked | NoisedLabelsBenchmarked
-
-
 @dataclass
 class HospitalAnswers:
     """The answers of a hospital. counts: of its last `ingest`; None: it answered none. replies, evidence: by model.
@@ -59,7 +50,7 @@ class HospitalAnswers:
 
     site: str
     counts: Counted | CountedOnce | None = None
-    replies: dict[str, Scores] = field(default_factory=dict)
+    replies: dict[str, Scored] = field(default_factory=dict)
     evidence: dict[str, Evidence] = field(default_factory=dict)
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -144,12 +135,13 @@ def _ask_ingest(conversation: Conversation, files_digest: str, wanted: Wanted) -
         independent=True,
         target=ABSENT if wanted.target is None else wanted.target,
         classes=ABSENT if wanted.target is None and not wanted.classes else wanted.classes,
+        findings=[*wanted.findings] or ABSENT,
     )
     digest = conversation.name_question({"asked": to_facts(question), "files": files_digest})
     return conversation.ask(INGEST, f"ingest-{digest}", question)
 
 
-def _ask_benchmark(conversation: Conversation, plan: Models, model: Signed, cohort: str) -> Scores:
+def _ask_benchmark(conversation: Conversation, plan: Models, model: Signed, cohort: str) -> Scored:
     """The hospital's reply to the evaluation of a model. Raises: NoAnswer."""
     facts: dict[str, Json] = {"cohort": cohort, "copies": plan.copies, "epsilon": plan.epsilon}
     digest = conversation.name_question(facts | ({"by": "cut"} if model.ready.ordered else {}))
@@ -163,7 +155,7 @@ def _ask_benchmark(conversation: Conversation, plan: Models, model: Signed, coho
     return conversation.ask(BENCHMARK, f"{model.sha256}-{digest}", question)
 
 
-def _parse_scores(settings: BenchmarkSettings, model: Signed, reply: Scores) -> Evidence:
+def _parse_scores(settings: BenchmarkSettings, model: Signed, reply: Scored) -> Evidence:
     """The scores in a reply. Raises: NoAnswer: it is malformed, of another model, or of another number of classes."""
     message = to_message(reply)
     try:
@@ -171,31 +163,32 @@ def _parse_scores(settings: BenchmarkSettings, model: Signed, reply: Scores) -> 
             raise ValueError("it is of another model")
         evidence = parse_evidence(message.tensors, message.facts, copies=settings.benchmark.copies, seed=settings.seed)
         if _evidence_shape(evidence) != _expected_shape(model, settings.benchmark.copies):
-            raise ValueError(f"it has masks, cuts, classes and copies {_evidence_shape(evidence)}")
+            raise ValueError(f"it has kind, cuts, classes and copies {_evidence_shape(evidence)}")
     except ValueError as error:
         raise NoAnswer(BENCHMARK.name, UNEXPECTED) from error
     return evidence
 
 
-def _evidence_shape(evidence: Evidence) -> tuple[bool, bool, int, int]:
-    """Whether masks were scored, and whether by cuts; classes, without the background of masks; copies of the
+def _evidence_shape(evidence: Evidence) -> tuple[str, bool, int, int]:
+    """What was scored, and whether by cuts; classes, without the background of masks, or findings; copies of the
     bootstrap.
 
     Raises:
-        ValueError: numbers or findings were scored, which no model of a benchmark predicts.
+        ValueError: numbers were scored, which no model of a benchmark predicts.
     """
-    if isinstance(evidence, Errors | Findings):
-        raise ValueError(f"it scores {'a number' if isinstance(evidence, Errors) else 'several findings'}")
-    masks = isinstance(evidence, Overlaps)
+    if isinstance(evidence, Errors):
+        raise ValueError("it scores a number")
+    if isinstance(evidence, Findings):
+        return "findings", False, len(evidence.each), len(evidence.each[0].scores) - 1
     return (
-        masks,
+        "segmentation" if isinstance(evidence, Overlaps) else "classification",
         isinstance(evidence, Counts) and evidence.has_cuts,
         len(evidence.class_patients),
         len(evidence.totals if isinstance(evidence, Overlaps) else evidence.scores) - 1,
     )
 
 
-def _expected_shape(model: Signed, copies: int) -> tuple[bool, bool, int, int]:
+def _expected_shape(model: Signed, copies: int) -> tuple[str, bool, int, int]:
     """As `_evidence_shape`, for a model and the requested copies."""
-    masks = model.ready.task.kind == "segmentation"
-    return masks, model.ready.ordered, model.ready.task.classes - masks, copies
+    kind = model.ready.task.kind
+    return kind, model.ready.ordered, model.ready.task.classes - (kind == "segmentation"), copies

@@ -21,6 +21,7 @@ from evaluation.benchmark import (
 from evaluation.choice import primary_measure
 from evaluation.classes import Classes
 from evaluation.drawing import Picture
+from evaluation.findings import list_finding_measures
 from evaluation.forest import draw_forest_plot
 from evaluation.histograms import Counts
 from evaluation.metrics import Measure
@@ -127,6 +128,7 @@ def build_page(
         ),
         classes=ready.names if ready.task.kind == "classification" else (),
         ordered=ready.ordered,
+        findings=ready.names if ready.task.kind == "findings" else (),
     )
     return replace(page, pictures=tuple(_draw_pictures(page, tables)))
 
@@ -167,6 +169,9 @@ def _build_score_rows(
     measures: tuple[Measure, ...]
     if ready.task.kind == "segmentation":
         measures = list_measures(ready.names)
+    elif ready.task.kind == "findings":
+        exact = not any(evidence.noise for table in tables.values() for evidence in table.values())
+        measures = list_finding_measures(ready.names, exact=exact)
     else:
         measures = label_measures(tables, Classes(_class_names(ready), ready.ordered))
     return score_rows(tables, reference=first if first in tables else None, measures=measures)

@@ -15,8 +15,8 @@ class TensorSource:
     nobody knows. Its header's metadata hold JSON texts: `patient`, n
     names, one an example; `split`, n of train, validation, test, where a hospital has its own division, which then
     takes the place of the run's `split`; `classes`, the names of the task's classes or findings, if the file is to be
-    refused where a run names others. An example that is not finite, whose class does not exist, or whose patient is unnamed or
-    in two splits, or of which no finding is known, is not used.
+    refused where a run names others. An example that is not finite, whose class does not exist, whose patient is
+    unnamed or in two splits, or of which no finding is known, is not used.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}

@@ -122,7 +122,9 @@ def build_metadata(ready: Ready, licence: str = "") -> dict[str, Json]:
     names, label = class_names(ready), label_of(ready)
     inputs = ready.task.inputs
     masks = ready.task.kind == "segmentation"
-    task = f"{'segmentation' if masks else 'classification'} of {ready.images.kind}"
+    several = ready.task.kind == "findings"
+    what, parts = ("several findings", "findings") if several else ("classification", "classes")
+    task = f"{'segmentation' if masks else what} of {ready.images.kind}"
     numbers: dict[str, Json] = {str(place): name for place, name in enumerate(names)}
     sides: list[Json] = list(inputs[1:])
     return {
@@ -137,7 +139,7 @@ def build_metadata(ready: Ready, licence: str = "") -> dict[str, Json]:
         "task": task,
         "description": (
             f"The model {label} of a federated run of Consilium, a network {preparation_facts['network']} with the"
-            f" classes {', '.join(names)}. It takes prepared examples: see preparation. For research use only."
+            f" {parts} {', '.join(names)}. It takes prepared examples: see preparation. For research use only."
         ),
         "authors": "see docs/README.md",
         "copyright": licence or "no licence was given",
@@ -234,7 +236,7 @@ def build_inference(ready: Ready) -> dict[str, Any]:
 
 def _list_writers(ready: Ready) -> list[dict[str, Any]]:
     """What writes the probabilities: a line of a table, or a file for each example."""
-    if ready.task.kind == "classification":
+    if ready.task.kind in ("classification", "findings"):
         named = {"_target_": "FromMetaTensord", "keys": "image"}  # the file's name, for the first column
         table = {"_target_": "SaveClassificationd", "keys": "pred", "meta_keys": "image_meta_dict"}
         return [named, {**table, "output_dir": "@output_dir", "filename": "predictions.csv"}]

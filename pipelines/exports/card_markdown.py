@@ -37,7 +37,10 @@ def _model(card: Card) -> Iterator[str]:
     yield f"- Digest of the model's file: `{model.digest}`; run `{model.run}`, {rounds} {model.round}"
     yield f"- Network: `{json.dumps(model.network)}`, {model.parameters:,} numbers"
     order = "; they are ordered, and the predicted one is the median" if preparation.get("ordered") is True else ""
-    yield f"- Task: {preparation['task']} into {', '.join(map(str, as_list(preparation['classes'])))}{order}"
+    names = ", ".join(map(str, as_list(preparation["classes"])))
+    several = preparation["task"] == "findings"
+    task = f"several findings, each for itself: {names}" if several else f"{preparation['task']} into {names}{order}"
+    yield f"- Task: {task}"
     yield f"- Method: `{json.dumps(method.settings)}`. {method.what}"
     if method.calibration:
         yield f"- Calibrated by its hospital: `{json.dumps(method.calibration)}`"
@@ -57,7 +60,8 @@ def _list_data_lines(card: Card) -> Iterator[str]:
     else:
         yield f"{data.hospitals} hospitals took part. Counts of {data.site}, as released ({data.counted}):"
         yield ""
-        yield "| split | patients | images | positive images |"
+        several = card.preparation["task"] == "findings"
+        yield f"| split | patients | images | {'images with a finding' if several else 'positive images'} |"
         yield "| --- | --- | --- | --- |"
         for split in data.splits:
             numbers = " | ".join(_format_count(count) for count in (split.patients, split.images, split.positives))

@@ -49,9 +49,8 @@ def _export_files(options: argparse.Namespace, console: Console) -> int:
     if policy is not None:
         check_allowed(policy)
     ready = read_model(path)
-    if ready.task.kind in ("regression", "findings"):
-        what = "a number" if ready.task.kind == "regression" else "several findings"
-        raise ValueError(f"{path} predicts {what}, and exports are of models that give classes or masks")
+    if ready.task.kind == "regression":
+        raise ValueError(f"{path} predicts a number, and exports are of models that give classes, findings or masks")
     studies, refused = _read_studies(ready, options)
     real = [study.x for study in studies if len(study.x)]
     leaves = STAYS if release_folder is None else released_words(release_folder, now)

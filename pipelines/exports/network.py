@@ -43,10 +43,21 @@ class Unexportable(ValueError):
 
 
 class Exported(nn.Module):
-    """See `exported`. Input (n, *inputs) float32, output probabilities (n, classes, *spatial) float32."""
+    """See `exported`. Input (n, *inputs) float32, output probabilities (n, classes, *spatial) float32; of several
+    findings (n, findings), each for itself.
+    """
 
-    def __init__(self, network: nn.Module, centring: Centring | None, scale: Moments | None, axes: Axes | None) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        centring: Centring | None,
+        scale: Moments | None,
+        axes: Axes | None,
+        *,
+        has_findings: bool = False,
+    ) -> None:
         super().__init__()
+        self.has_findings = has_findings
         self.network, self.centring, self.scale, self.axes = network, centring, scale, axes
 
     def forward(self, examples: Tensor) -> Tensor:
@@ -54,6 +65,8 @@ class Exported(nn.Module):
         x = examples if self.scale is None else standardize_features(examples, self.scale)
         x = x if self.axes is None else project_features(x, self.axes)
         output: Output = self.network(x)
+        if self.has_findings:
+            return output.logits.sigmoid()
         if self.centring is None:
             return output.logits.softmax(dim=1)
         odds = output.logits[:, 1].double() - output.logits[:, 0].double()
@@ -74,7 +87,8 @@ def build_exported(ready: Ready) -> Exported:
             f"{label_of(ready)} is routed: each image gets convolution kernels of its own, and a file for other "
             "software has fixed ones; use predict, or export a hospital's own model"
         )
-    made = Exported(show_fixed_in(ready.module), ready.centring, ready.scale, ready.axes).eval()
+    several = ready.task.kind == "findings"
+    made = Exported(show_fixed_in(ready.module), ready.centring, ready.scale, ready.axes, has_findings=several).eval()
     return made.requires_grad_(False)
 
 
@@ -93,7 +107,7 @@ def examples_shape(ready: Ready) -> tuple[int, ...]:
 
 
 def class_names(ready: Ready) -> tuple[str, ...]:
-    """Names of all classes, in the order of the probabilities."""
+    """Names of all classes, or of findings, in the order of the probabilities."""
     if ready.task.kind == "segmentation":
         return ("background", *ready.names)
     return ready.names or ("negative", "positive")
@@ -120,6 +134,8 @@ def describe_preparation(ready: Ready) -> dict[str, Json]:
         "features": None,
         "use": "research use only: not a medical device, not for diagnosis",
     }
+    if ready.task.kind == "findings":
+        facts["output"] = "a probability of each finding, each for itself, so that they do not sum to 1"
     if isinstance(model, OnFeatures):
         facts["features"] = _describe_features(model)
     return facts

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date
 from functools import lru_cache
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,18 +18,12 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, all_rows
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.private_limits import check_affordable
-from pipelines.hospital.released_scores import ScoreNoise, score_labels, score_masks
+from pipelines.hospital.released_scores import ScoreNoise, score_findings, score_labels, score_masks
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.file import Ready, parse_ready
 from pipelines.models.likeness import studies_of
 from pipelines.models.signed import find_reading_differences, reading_of, refuse_number, settings_of
-from pipelines.requests.benchmark import (
-    BENCHMARK,
-    Benchmark,
-    LabelsBenchmarked,
-    MasksBenchmarked,
-    NoisedLabelsBenchmarked,
-)
+from pipelines.requests.benchmark import BENCHMARK, Benchmark, Scored
 from pipelines.requests.writing import read_reply
 from privacy.dp.chunks import compute_repeatably
 from privacy.dp.events import NON_PRIVATE, Gaussian, describe_event
@@ -42,10 +35,7 @@ from privacy.release.signature import Unsigned, check_signature
 SEEN = "somebody else's finished model was scored on them"
 
 
-Reply: TypeAlias = LabelsBenchmarked | MasksBenchmarked | NoisedLabelsBenchmarked
-
-
-def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[Reply]:
+def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[Scored]:
     """Score a model on all patients, of all splits.
 
     The conversation begins with the file's SHA-256, so that the ledger names what was evaluated.
@@ -83,7 +73,11 @@ def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[
         if noise is not None:
             cut_of(cohort)  # refuses a cohort in which one patient could change another's image
         score_noise = None if noise is None else ScoreNoise(noise.noise_multiplier, cut=None)
-        scores = score_labels(hospital, rows, predicted, question.copies, score_noise, ordered=ready.ordered)
+        scores = (
+            score_findings(hospital, rows, predicted, question.copies, score_noise)
+            if ready.task.kind == "findings"
+            else score_labels(hospital, rows, predicted, question.copies, score_noise, ordered=ready.ordered)
+        )
     seen = looked_at(question.cohort, dict.fromkeys(SPLITS, SEEN))
     reply = read_reply(BENCHMARK, Message(scores.tensors, {**scores.facts, "model": _digest_in(call)}))
     return Done(reply, describe_event(scores.event), Message({}, seen))

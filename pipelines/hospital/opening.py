@@ -17,6 +17,7 @@ from federation.models.clip import Clip
 from federation.participant import Checkpoint, load_checkpoint
 from federation.task import Kind, Task
 from personalize import AnyAlgorithm
+from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.stored import count_outputs, finding_names
 from pipelines.hospital.frozen import held_here
@@ -121,16 +122,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
     if hospital.policy.promises:  # an error while reading patients would count as if it depended on them
-        read_as = cohort_of(hospital, cohort)
-        if (
-            tuple(read_as.images.shape[1:]) != inputs
-            or target not in (None, read_as.recipe.get("target"))
-            or (target is None and classes != count_outputs(read_as))
-            or (target is None and bool(finding_names(read_as)) != (kind == "findings"))
-        ):
-            raise Refused("malformed_opening") from ValueError(
-                "the cohort was read with other inputs, masks or classes"
-            )
+        _check_cohort(cohort_of(hospital, cohort), task, target)
     known = hospital.policy.algorithms
     if known is not None and algorithm.name not in known:
         raise Refused("policy_algorithm") from ValueError(f"this hospital's policy trains by {', '.join(known)} only")
@@ -151,6 +143,17 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         averaged=facts.get("averaged") is True,
         figures=facts.get("figures") is True,
     )
+
+
+def _check_cohort(read_as: Cohort, task: Task, target: Target | None) -> None:
+    """Raises: Refused: `malformed_opening`: the cohort was read as something else."""
+    if (
+        tuple(read_as.images.shape[1:]) != task.inputs
+        or target not in (None, read_as.recipe.get("target"))
+        or (target is None and task.classes != count_outputs(read_as))
+        or (target is None and bool(finding_names(read_as)) != (task.kind == "findings"))
+    ):
+        raise Refused("malformed_opening") from ValueError("the cohort was read with other inputs, masks or classes")
 
 
 def _find_kind(target: Target | None, classes: int, *, are_findings: bool) -> Kind:

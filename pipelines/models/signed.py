@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -64,12 +64,9 @@ def read_signed(path: Path) -> Signed:
 
 
 def refuse_number(ready: Ready) -> Ready:
-    """The model itself. Raises: ValueError: it predicts a number, or several findings, which a benchmark does not
-    score.
-    """
-    if ready.task.kind in ("regression", "findings"):
-        what = "a number" if ready.task.kind == "regression" else "several findings"
-        raise ValueError(f"it predicts {what}, and a benchmark scores classes and masks")
+    """The model itself. Raises: ValueError: it predicts a number, which a benchmark does not score."""
+    if ready.task.kind == "regression":
+        raise ValueError("it predicts a number, and a benchmark scores classes, findings and masks")
     return ready
 
 
@@ -87,26 +84,31 @@ def settings_of(ready: Ready) -> dict[str, Json]:
 
 class Wanted(NamedTuple):
     """How a hospital reads its files for a model. target: the masks that every study must have; None: labels.
-    classes: names of what is learnt.
+    classes: names of what is learnt. findings: names of several.
     """
 
     images: AnyImages
     target: Target | None
     classes: list[str]
+    findings: Sequence[str] = ()
 
 
 def reading_of(ready: Ready) -> Wanted:
     """How a hospital reads its files for a model."""
     target = ready.origin.target
+    if ready.task.kind == "findings":
+        return Wanted(_drop_scales(ready.images), None, [], ready.names)
     if target is None:
         return Wanted(_drop_scales(ready.images), None, [*ready.origin.labels])
     return Wanted(_drop_scales(ready.images), target, [*ready.names] if target == "masks" else [])
 
 
 def _reading_facts(ready: Ready) -> dict[str, Json]:
-    """The same as facts: `images`, and `target` or `classes`."""
+    """The same as facts: `images`, and `target`, `classes` or `findings`."""
     reading = reading_of(ready)
     images = IMAGES.dump_python(reading.images, mode="json", exclude_none=True)
+    if reading.findings:
+        return {"images": images, "findings": [*reading.findings]}
     if reading.target is None:
         return {"images": images, **({"classes": [*reading.classes]} if reading.classes else {})}
     return {"images": images, "target": reading.target, "classes": [*reading.classes]}
@@ -130,5 +132,7 @@ def find_reading_differences(ready: Ready, recipe: Mapping[str, Json]) -> str | 
     expected = _reading_facts(ready)
     named = "classes" if "target" in expected else "labels"
     actual = {"images": recipe.get("images"), "target": recipe.get("target"), "classes": recipe.get(named) or []}
-    odd = [key for key in actual if actual[key] != (expected.get(key) or (None if key != "classes" else []))]
+    actual["findings"] = recipe.get("findings") or []
+    empty: dict[str, Json] = {"classes": [], "findings": []}
+    odd = [key for key in actual if actual[key] != (expected.get(key) or empty.get(key))]
     return ", ".join(odd) or None

@@ -87,7 +87,7 @@ def group_by_week(db: sqlite3.Connection, model: str) -> list[Week]:
 
 def _add_row(week: Week, row: Mapping[str, Json]) -> None:
     week.scored += 1
-    week.positive += str(row.get("positive", "")) == "1"
+    week.positive += str(row.get("positive", "")) == "1" or bool(row.get("findings"))  # of several, any
     if (unlike := str(row.get("unlike_training", ""))) in ("0", "1"):
         week.judged += 1
         week.unlike += unlike == "1"

@@ -50,9 +50,8 @@ def open_model(night: Night) -> Model:
     if ready.images.kind not in ("slices", "volumes"):
         text = f"is for {ready.images.kind}; a night needs a model for slices or volumes of DICOM series"
         problems.append(Problem(("model",), text))
-    if ready.task.kind in ("regression", "findings"):
-        what = "a number" if ready.task.kind == "regression" else "several findings"
-        text = f"predicts {what}, and a night stores scores and masks; say python -m pipelines.predict --reports"
+    if ready.task.kind == "regression":
+        text = "predicts a number, and a night stores scores and masks; say python -m pipelines.predict --reports"
         problems.append(Problem(("model",), text))
     if ready.gland and not night.read.gland and not night.read.no_gland:
         text = "this model learnt from images cut about the gland: give a folder of masks, or say no_gland: true"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import torch
 from pydantic import Field
@@ -12,7 +12,7 @@ from torch import Tensor
 from pipelines.models.signed import TENSOR
 from pipelines.requests.fields import BootstrapCopies, Line
 from pipelines.requests.request import Repeat, Request
-from pipelines.requests.scores import LabelScores, MaskScores, NoisedScores
+from pipelines.requests.scores import FindingScores, LabelScores, MaskScores, NoisedFindingScores, NoisedScores
 from privacy.message import Params
 from privacy.release.form import ABSENT, Absent, Of, Shape
 from privacy.release.signature import Signature
@@ -53,6 +53,25 @@ class NoisedLabelsBenchmarked(NoisedScores):
     model: ModelDigest
 
 
+@dataclass(frozen=True, kw_only=True)
+class FindingsBenchmarked(FindingScores):
+    """model: the digest of the file that was scored."""
+
+    model: ModelDigest
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisedFindingsBenchmarked(NoisedFindingScores):
+    """model: the digest of the file that was scored."""
+
+    model: ModelDigest
+
+
+Scored: TypeAlias = (
+    LabelsBenchmarked | MasksBenchmarked | NoisedLabelsBenchmarked | FindingsBenchmarked | NoisedFindingsBenchmarked
+)
+
+
 def file_problem(tensors: Params) -> str | None:
     """Why these are not the bytes of one file: (n,) uint8."""
     file = tensors.get(TENSOR)
@@ -61,10 +80,16 @@ def file_problem(tensors: Params) -> str | None:
     return None
 
 
-BENCHMARK: Request[Benchmark, LabelsBenchmarked | MasksBenchmarked | NoisedLabelsBenchmarked] = Request(
+BENCHMARK: Request[Benchmark, Scored] = Request(
     name="benchmark",
     question=Benchmark,
-    replies=(LabelsBenchmarked, MasksBenchmarked, NoisedLabelsBenchmarked),
+    replies=(
+        LabelsBenchmarked,
+        MasksBenchmarked,
+        NoisedLabelsBenchmarked,
+        FindingsBenchmarked,
+        NoisedFindingsBenchmarked,
+    ),
     says="scores of a signed model on all of its patients, and the model's digest; noised where it promises",
     brief="scores on test patients",
     repeat=Repeat.RESTORED,

@@ -97,6 +97,7 @@ DECIDED = frozenset(
         "bad_archive",
         "no_files",
         "no_studies",
+        "no_figures",
         "no_test_patients",
         "not_summable",
         "corrupt_cohort",

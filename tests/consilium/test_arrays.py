@@ -43,8 +43,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "labels of parts": ({"y": Y + 0.5}, ["found measurements such as 0.5 (float64); examples given here have classes"]),
     "labels as floats": ({"y": Y + 0.0}, ["y: must hold classes as whole numbers, found float64; say y.astype(int)"]),
     "negative labels": ({"y": Y - 1}, ["y: classes must be in 0..255, 0 = the first, found -1 to 0"]),
-    "no labels": ({"y": None}, ["give either y, labels, or mask, classes of pixels; found neither"]),
-    "both": ({"mask": Y}, ["found both", "mask: must be of images"]),
+    "no labels": ({"y": None}, ["give either y, labels, or mask, classes of pixels, or findings; found neither"]),
+    "both": ({"mask": Y}, ["found y and mask", "mask: must be of images"]),
     "masks of another size": (
         {"x": IMAGES, "y": None, "mask": np.zeros((6, 4, 5), int)},
         ["mask: must be [6, 4, 4], a class for each pixel, found [6, 4, 5]"],

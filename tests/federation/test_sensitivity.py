@@ -55,6 +55,14 @@ def test_more_classes_are_taken_together_against_the_first():
     )
 
 
+@given(st.integers(0, 10**6), st.integers(0, 3))
+def test_of_several_findings_it_is_that_of_the_one_that_is_meant(seed, finding):
+    w = weights(seed, classes=4)
+    found = compute_sensitivity(Linear(w).eval(), torch.rand(1, 2, 24, 24), finding)
+    size = gaussian_filter(w[finding].abs().sum(dim=0).double().numpy(), 24 * SMOOTH)
+    assert np.allclose(found, size / size.max(), atol=1e-5)
+
+
 @pytest.mark.parametrize("model", [Cam(), Cnn()])
 def test_an_image_alone_has_the_map_that_it_has_among_others(model):
     network = Task(model, (1, 32, 40), 2).network().eval()

@@ -25,7 +25,7 @@ REVIEWED = {
     ("evaluate", "errors", "score", 2),
     ("evaluate", "tested", "count", 1),
     ("evaluate", "error_bins", "score", 1),  # with noise
-    ("evaluate", "findings", "score", 2),  # exact ones and those with noise
+    *((request, "findings", "score", 2) for request in ("evaluate", "benchmark")),  # exact ones and those with noise
 }
 """Request, field, what it is said to be, most axes."""
 

@@ -56,7 +56,7 @@ def test_the_exported_network_gives_the_models_own_probabilities(kind):
         with torch.no_grad():
             found = build_exported(ready)(x).numpy()
         assert np.abs(found - own_words(whole, x)).max() <= 1e-6
-        assert np.allclose(found.sum(axis=1), 1, atol=1e-6)
+        assert np.allclose(found.sum(axis=1), 1, atol=1e-6) or ready.task.kind == "findings"
 
 
 @pytest.mark.parametrize("kind", [kind if kind in SOON else pytest.param(kind, marks=slow) for kind in NETWORKS])

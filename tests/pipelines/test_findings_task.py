@@ -6,6 +6,7 @@ import copy
 import csv
 import json
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pydicom
 import pytest
 import torch
 import yaml
+from folder_archive import filled
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -31,6 +33,7 @@ from pipelines.data.label_findings import (
     join_codes,
     name_finding_bands,
 )
+from pipelines.data.nifti.reader import read_volume
 from pipelines.data.sources import NiftiSource, PictureSource, TableLabels, TableSource
 from pipelines.data.study import Unusable
 from pipelines.hospital import released_counts, released_scores, scoring
@@ -39,6 +42,8 @@ from pipelines.hospital.opening import parse_opening
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.models.file import read_ready
+from pipelines.night import main as night
+from pipelines.nights import night as nights
 from pipelines.phantom.files import write
 from pipelines.phantom.findings import PHANTOM_FINDINGS
 from pipelines.phantom.patients import PhantomSource
@@ -332,12 +337,83 @@ def test_predictions_have_a_probability_of_each_finding_and_reports_what_reaches
     assert "studies scored" in "".join(capsys.readouterr())
 
 
-def test_commands_that_know_no_findings_refuse_the_model(done: Path, tmp_path: Path, capsys):
+def test_each_finding_has_a_map_of_its_own_and_the_most_probable_one_is_drawn(done: Path, tmp_path: Path):
+    file, out = done / "sites" / "a" / "ready" / "fedavg.safetensors", tmp_path / "out"
+    (images,) = (done / "sites" / "a" / "phantom").glob("*/images")
+    asked = [str(file), str(images), "--no-gland", "--out", str(out)]
+    assert predict([*asked, "--maps", "--captures"]) == 0
+    rows = list(csv.DictReader((out / "predictions.csv").open()))
+    for row in rows:
+        maps = [read_volume(out / row[f"map_{name}"]).values for name in PHANTOM_FINDINGS]
+        assert all(0.7 < float(values.max()) <= 1 for values in maps)  # less than 1 by its own grid
+        assert all(not np.allclose(maps[0], other) for other in maps[1:])
+        capture = pydicom.dcmread(out / row["capture"])
+        assert capture.pixel_array.ndim == 3
+    assert sorted(path.name for path in (out / "maps").iterdir()) == sorted(PHANTOM_FINDINGS)
+    assert predict(asked) == 0
+    assert not any(path.is_file() for path in (out / "maps").rglob("*"))
+
+
+def test_the_hospitals_page_has_a_map_for_each_finding(done: Path):
+    text = (done / "sites" / "a" / "report.html").read_text()
+    assert "fenda: where its score of each finding is sensitive" in text
+    assert "Then a map for each finding, with its probability" in text
+    assert "where its score is sensitive" not in text
+
+
+def test_a_night_stores_a_report_of_all_findings_once(done: Path, tmp_path: Path, monkeypatch):
+    archive = filled(
+        tmp_path / "archive", sorted((next((done / "sites/a/phantom").iterdir()) / "images").rglob("*.dcm"))
+    )
+    monkeypatch.setattr(nights, "open_archive", lambda settings: nullcontext(archive))
+    settings = {
+        "archive": {"kind": "dicomweb", "url": "https://archive.example"},
+        "ask": {"modality": "MR", "days": 36_500},
+        "model": str(done / "sites/a/ready/fedavg.safetensors"),
+        "state": "state",
+        "read": {"no_gland": True},
+        "write": {"threshold": 0.4, "captures": True},
+    }
+    (tmp_path / "night.yaml").write_text(yaml.safe_dump(settings))
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert night([str(tmp_path / "night.yaml")]) == Exit.OK
+    taken = [pydicom.dcmread(path) for path in (archive.folder / "taken").rglob("*.dcm")]
+    reports = [str(each) for each in taken if each.Modality == "SR"]
+    assert len(reports) == 16 and len(taken) == 32
+    assert all(f"Probability of {name}" in text for name in PHANTOM_FINDINGS for text in reports)
+    first = min((tmp_path / "state/nights").iterdir())
+    rows = list(csv.DictReader((first / "found.csv").open()))
+    for row in rows:
+        above = [name for name in PHANTOM_FINDINGS if float(row[f"p_{name}"]) >= 0.4]
+        assert row["findings"].split() == above
+    some = sum(bool(row["findings"]) for row in rows)
+    week = (tmp_path / "state" / "night.html").read_text()
+    assert f'<td class="num">{some}</td>' in week
+
+
+def test_exports_give_the_probability_of_each_finding_that_predict_gives(done: Path, tmp_path: Path):
+    """ONNX and TorchScript, on the hospital's own images; and the card says what they are."""
     from pipelines.export import main as export
 
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install consilium[onnx]")
     file = done / "sites" / "a" / "ready" / "fedavg.safetensors"
-    assert export([str(file), "--onnx", "--out", str(tmp_path)]) != 0
-    assert "predicts several findings" in "".join(capsys.readouterr())
+    (images,) = (done / "sites" / "a" / "phantom").glob("*/images")
+    asked = [str(file), "--onnx", "--bundle", "--card", "--no-gland", "--examples", str(images), "--out", str(tmp_path)]
+    assert export(asked) == 0
+    session = onnxruntime.InferenceSession((tmp_path / "fedavg.onnx").read_bytes())
+    network = torch.jit.load(tmp_path / "fedavg/models/model.ts")
+    rows = list(csv.DictReader((tmp_path / "examples.csv").open()))
+    x = np.stack([np.load(tmp_path / "examples" / row["file"]) for row in rows])
+    said = np.array([[float(row[f"p_{name}"]) for name in PHANTOM_FINDINGS] for row in rows])
+    assert len(said) > 30 and said.shape[1] == 4 and not np.allclose(said.sum(axis=1), 1, atol=1e-3)
+    assert np.allclose(session.run(None, {"examples": x})[0], said, atol=1e-5)
+    assert np.allclose(network(torch.from_numpy(x)).detach(), said, atol=1e-5)
+    card = (tmp_path / "fedavg.card.md").read_text()
+    assert f"several findings, each for itself: {', '.join(PHANTOM_FINDINGS)}" in card and "do not sum to 1" in card
+    assert "AUC significant" in card
+    metadata = json.loads((tmp_path / "fedavg/configs/metadata.json").read_text())
+    assert [*metadata["network_data_format"]["outputs"]["pred"]["channel_def"].values()] == [*PHANTOM_FINDINGS]
 
 
 def test_each_finding_has_the_noise_that_is_told_and_booked_and_nothing_else_leaves(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: root / kind / "images" for kind in ("dicom", "nifti")}
 
 
-def whole(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+def whole(module: torch.nn.Module, x: torch.Tensor, finding: int | None = None) -> torch.Tensor:
     """In the place of slopes: the image itself, so that everybody can see where it should lie."""
     return x[:, 0].clamp(min=0)
 

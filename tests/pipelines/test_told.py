@@ -383,7 +383,8 @@ def test_what_is_answered_is_answered(before, policy):
     """The law says nothing of what is refused: these are refused, and nothing else is."""
     _, same = before(policy)
     refused = {request: answer.code for request, answer in same.items() if answer.code}
-    assert refused == {"moments": "malformed_request", "pool": "policy_request", "route": refused["route"]}
+    expected = {"moments": "malformed_request", "pool": "policy_request", "figures": "unprotected_figures"}
+    assert refused == {**expected, "route": refused["route"]}
 
 
 def test_names_follow_from_the_key(tmp_path):

@@ -36,6 +36,7 @@ from pipelines.coordinator.artifacts import (
     SITES,
     Counts,
     Refusal,
+    RoundFigures,
     read_counts,
     read_refused,
     read_round_figures,
@@ -101,9 +102,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     """Compute every score, have every site write its page and list its releases, and write the coordinator's page."""
     config, cohorts = world.config, read_counts(inputs["ingest"])
     trained = [read_trained(inputs["train"], label) for label in config.train.methods]
-    evaluated = _read_evaluated(config, inputs.get("evaluate"))
-    by_round = read_round_figures(inputs.get("figures"))
-    refused = [*evaluated.refused, *(read_refused(inputs["figures"]) if "figures" in inputs else ())]
+    evaluated = _read_evaluated(config, inputs)
     tables = evaluated.tables
     audits = read_audits(inputs["audit"]) if "audit" in inputs else Audits()
     lines = build_lines(world, inputs, trained)
@@ -136,14 +135,10 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         gains=gain_rows(tables, reference=reference, measures=scored, repeats=evaluated.repeats) if reference else (),
         methods=tuple(compute_method_costs(world, trained, replies, reference)),
         left=tuple(_build_left(site, entry) for site, reply in everybody.items() for entry in reply.left),
-        missing=tuple(_count_missing(trained, refused)),
+        missing=tuple(_count_missing(trained, evaluated.refused)),
         stages=(*(_build_stage_state(name, folder) for name, folder in inputs.items()), _build_own_state(world, out)),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_list_commands(world),
-        pictures=(
-            *draw_figures(tables, drop_floors(rows), trained, reference, use, words, classes, primary),
-            *draw_round_scores(by_round, [*config.train.methods], reference, select_figure_sites(rows)),
-        ),
         words=words,
         structures=structures,
         outside=outside,
@@ -170,8 +165,19 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         ordered=config.task.ordered,
         findings=findings,
     )
-    _write_page(page, everybody, out)
+    _write_page(_add_pictures(page, evaluated, trained, classes, primary), everybody, out)
     return {"report": PAGE, "scores": len(rows)}
+
+
+def _add_pictures(
+    page: RunPage, evaluated: _Evaluated, trained: Sequence[TrainedMethod], classes: Classes, primary: Measure
+) -> RunPage:
+    """The page with its figures, and with scores by round where hospitals told them."""
+    rows, reference = drop_floors(page.scores), page.reference or None
+    how = (page.decisions, page.words, classes, primary)
+    drawn = draw_figures(evaluated.tables, rows, trained, reference, *how)
+    labels, sites = [method.label for method in trained], select_figure_sites(page.scores)
+    return replace(page, pictures=(*drawn, *draw_round_scores(evaluated.by_round, labels, reference, sites)))
 
 
 def _score_outside(
@@ -237,17 +243,20 @@ def _write_page(page: RunPage, replies: Mapping[str, Reported], out: Path) -> No
 
 class _Evaluated(NamedTuple):
     """What the evaluate stage wrote; nothing where a run trains nothing. repeats: further trainings' tables, by
-    method. floor: the mean mask's overlaps, or the median guess's errors, by site.
+    method. floor: the mean mask's overlaps, or the median guess's errors, by site. by_round: what hospitals told of
+    rounds.
     """
 
     tables: Tables = MappingProxyType({})
     repeats: Mapping[str, Sequence[Table]] = MappingProxyType({})
     floor: Mapping[str, Overlaps | Errors] = MappingProxyType({})
     refused: Sequence[Refusal] = ()
+    by_round: Sequence[RoundFigures] = ()
 
 
-def _read_evaluated(config: Config, folder: Path | None) -> _Evaluated:
-    """The tables of scores, from the evaluate stage's folder."""
+def _read_evaluated(config: Config, inputs: Mapping[str, Path]) -> _Evaluated:
+    """The tables of scores, from the evaluate stage's folder, and what the stage `figures` wrote."""
+    folder, figures = inputs.get("evaluate"), inputs.get("figures")
     if folder is None:
         return _Evaluated()
     every_table = read_tables(folder, copies=config.evaluate.copies, seed=config.seed)
@@ -259,7 +268,8 @@ def _read_evaluated(config: Config, folder: Path | None) -> _Evaluated:
         tables,
         {label: each for label, each in repeats.items() if each},
         read_floor(folder),
-        read_refused(folder),
+        [*read_refused(folder), *([] if figures is None else read_refused(figures))],
+        read_round_figures(figures),
     )
 
 

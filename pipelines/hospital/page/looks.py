@@ -38,8 +38,8 @@ class Look(NamedTuple):
 
 
 def build_look(hospital: Hospital, cohort: Cohort, method: TableLine, index: Sequence[int]) -> Look | None:
-    """None where there is no model here, or one that does not see images, or one of several findings, each of which
-    would have a map of its own.
+    """None where there is no model here, or one that does not see images, or one of several findings
+    (`build_finding_looks`).
     """
     try:
         start, params = load_model(hospital, method)
@@ -61,6 +61,27 @@ def build_look(hospital: Hospital, cohort: Cohort, method: TableLine, index: Seq
         shown,
         f"{describe_map_reading(images)} {describe_pointing(module, cohort, images)}".strip(),
     )
+
+
+def build_finding_looks(
+    hospital: Hospital, method: TableLine, index: Sequence[int], names: Sequence[str]
+) -> dict[str, Look]:
+    """What a model of several findings looks at for each of them, by name; empty where there is no model here, or one
+    that does not see images. names: of the first findings, those that are drawn.
+    """
+    try:
+        start, params = load_model(hospital, method)
+    except Refused:
+        return {}
+    images = cohort_of(hospital, method["cohort"]).images
+    if images.dim() != 4 or start.task.kind != "findings":
+        return {}
+    module, shown = loaded(start.algorithm.network(start.task), params).eval(), images[list(index)]
+    scores, said = start.task.probabilities(module, shown), describe_map_reading(images)
+    return {
+        name: Look(_compute_maps(module, shown, number), scores[:, number], shown, said)
+        for number, name in enumerate(names)
+    }
 
 
 def load_model(hospital: Hospital, method: TableLine) -> tuple[Opening, Params]:
@@ -127,9 +148,11 @@ def _pointing_share(cams: Tensor, lesions: Tensor) -> float:
     return sum(hit_share(cam, mask) for cam, mask in pairs)
 
 
-def _compute_maps(module: nn.Module, images: Tensor) -> Tensor:
-    """The sensitivity of the model to each pixel, a few images at a time."""
-    return torch.cat([compute_sensitivity(module, batch) for batch in torch.split(images, TOGETHER)])
+def _compute_maps(module: nn.Module, images: Tensor, finding: int | None = None) -> Tensor:
+    """The sensitivity of the model, or of its score of one of several findings, to each pixel, a few images at a
+    time.
+    """
+    return torch.cat([compute_sensitivity(module, batch, finding) for batch in torch.split(images, TOGETHER)])
 
 
 @torch.no_grad()

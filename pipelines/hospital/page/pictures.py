@@ -16,12 +16,13 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.label_numbers import read_range
 from pipelines.data.stored import class_numbers, finding_names, label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
-from pipelines.hospital.page.looks import Look, build_look
+from pipelines.hospital.page.looks import Look, build_finding_looks, build_look
 from pipelines.hospital.page.tiles import build_mask_tile, stretch_colours
 from pipelines.requests.methods import TableLine
 
 TILES = 12
-COMPARED = 6  # lesions that are shown by all methods
+COMPARED = 6  # lesions that are shown by all methods, or images by all findings
+MOST_MAPS = 6  # findings with maps on a page
 
 
 def image_sheets(cohort: Cohort, masks: torch.Tensor | None = None, splits: Sequence[str] = SPLITS) -> list[Picture]:
@@ -115,6 +116,8 @@ def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[TableLine])
     index = _select_examples(cohort, SPLITS.index("test"))
     if cohort.images.dim() != 4 or not index:
         return []
+    if names := finding_names(cohort):
+        return [sheet for method in methods for sheet in _draw_findings(hospital, cohort, method, index, names)]
     drawn: dict[str, Look] = {}
     for method in methods:
         if (method_look := build_look(hospital, cohort, method, index)) is not None:
@@ -128,6 +131,28 @@ def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[TableLine])
         sheet = contact_sheet(tiles, title=f"{label}: where its score is sensitive")
         sheets.append(replace(sheet, caption=f"{mapped.said} {sheet.caption}".strip()))
     return sheets
+
+
+def _draw_findings(
+    hospital: Hospital, cohort: Cohort, method: TableLine, index: Sequence[int], names: Sequence[str]
+) -> list[Picture]:
+    """Maps of one method's findings over the same images, a row each: a sheet, or none without a model of images."""
+    rows, drawn = index[:COMPARED], names[:MOST_MAPS]
+    looks = build_finding_looks(hospital, method, rows, drawn)
+    if not looks:
+        return []
+    tiles = []
+    for i, row in enumerate(rows):
+        tiles.append(replace(_build_tile(cohort, row), organ=None))
+        for name, look in looks.items():
+            tile = _build_tile(cohort, row, look.cams[i], "", look.images[i])
+            tiles.append(replace(tile, caption=f"{name} {look.scores[i]:.2f}"))
+    title = f"{method['label']}: where its score of each finding is sensitive"
+    sheet = contact_sheet(tiles, title=title, columns=1 + len(drawn))
+    fewer = f" Drawn are the first {len(drawn)} of {len(names)} findings." if len(drawn) < len(names) else ""
+    caption = "Left: the image as it was read, with what it has. Then a map for each finding, with its probability."
+    said = next(iter(looks.values())).said
+    return [replace(sheet, caption=f"{caption}{fewer} {said} {sheet.caption}".strip())]
 
 
 def _side_by_side(cohort: Cohort, index: Sequence[int], drawn: Mapping[str, Look]) -> Picture:
