@@ -24,7 +24,9 @@ M, T, `SURE` and `FLIP` were chosen on splits that no table reports (docs/result
 bootstrap, which chooses on drawn patients and scores on the others, estimates the winner's gain as well, and recommends
 fewer models that help.
 
-The measure is the area under the ROC curve, the mean over classes against the rest, or over cuts of ordered classes.
+The measure is the area under the ROC curve, the mean over classes against the rest, over cuts of ordered classes, or
+over findings, each where it is known. FLIP is then added as if all findings' ranks were flipped at once: v gains the
+square of the mean of FLIP / patients over findings, and `rarest` is the harmonic mean of these patients.
 """
 
 from __future__ import annotations
@@ -149,7 +151,7 @@ def measure_gains(
         own_labels: models that no other hospital had a part in. heads: models on features that no patient of the run
         shaped.
     """
-    y, patient, probabilities, ordered = validated
+    patient, probabilities = validated.patient, validated.probabilities
     if not any(label in probabilities for label in own_labels):
         return Measured("", {})
     own_heads, simple = (
@@ -158,16 +160,32 @@ def measure_gains(
     )
     candidates = own_heads or simple or [label for label in own_labels if label in probabilities]
     weights, number = _draw_weights(patient, copies, seed)
-    sizes = [len(np.unique(number[y == c])) for c in np.unique(y)]
-    scores = {
-        label: mean_auc(y, p, weights, ordered=ordered) for label, p in probabilities.items()
-    }  # (1 + copies,), the sample first
+    scores = {label: _draw_scores(validated, p, weights) for label, p in probabilities.items()}
     best = max(candidates, key=lambda label: (np.nan_to_num(scores[label][0], nan=-1.0), -candidates.index(label)))
-    rarest = min(sizes) if len(sizes) > 1 else 0
+    rarest = _count_rarest(validated, number)
     other_labels = [label for label in probabilities if label not in candidates]
     gains = {label: _measure_gain(scores[label] - scores[best], rarest) for label in other_labels}
     networks = best in heads and any(label not in heads for label in other_labels)
     return Measured(best, gains, len(np.unique(patient)), rarest, best not in own_labels, networks)
+
+
+def _draw_scores(validated: Validated, probabilities: Floats, weights: Floats) -> Floats:
+    """(1 + copies,) the AUC of a model, of the sample first."""
+    if validated.are_findings:
+        return _average_drawn_auc(validated.y, probabilities, weights)
+    return mean_auc(validated.y, probabilities, weights, ordered=validated.ordered)
+
+
+def _count_rarest(validated: Validated, number: NDArray[np.int64]) -> int:
+    """Patients of the rarest class, 0 of a single one. Of findings the harmonic mean, rounded down, of the patients on
+    each one's rarer side, over those with patients on both. number: (n,) of each row's patient.
+    """
+    if not validated.are_findings:
+        sizes = [len(np.unique(number[validated.y == c])) for c in np.unique(validated.y)]
+        return min(sizes) if len(sizes) > 1 else 0
+    sides = [[len(np.unique(number[states == state])) for state in (0, 1)] for states in validated.y.T]
+    rarer = [min(pair) for pair in sides if min(pair)]
+    return int(len(rarer) / sum(Fraction(1, patients) for patients in rarer)) if rarer else 0
 
 
 def score_models(validated: Validated) -> dict[str, float]:
@@ -303,13 +321,24 @@ def _average_auc(states: NDArray[Any], probabilities: Floats) -> float:
     """The mean AUC of the findings that some rows have and others do not, each on the rows where it is known; NaN
     without such findings. states, probabilities: (n, K).
     """
+    return float(_average_drawn_auc(states, probabilities, np.ones((len(states), 1)))[0])
+
+
+def _average_drawn_auc(states: NDArray[Any], probabilities: Floats, weights: Floats) -> Floats:
+    """As `_average_auc`, for each column of weights (n, B); a finding that has no weight on one side of a column is
+    left out of its mean, and a column without any is NaN.
+    """
     each = []
     for column, scores in zip(states.T, probabilities.T, strict=True):
         known = column != UNKNOWN
         if len(np.unique(column[known])) > 1:
-            ones = np.ones((int(known.sum()), 1))
-            each.append(float(_weighted_auc(column[known] == 1, scores[known], ones)[0]))
-    return float(np.mean(each)) if each else math.nan
+            each.append(_weighted_auc(column[known] == 1, scores[known], weights[known]))
+    if not each:
+        return np.full(weights.shape[1], math.nan)
+    drawn = np.stack(each)
+    is_known = np.isfinite(drawn)
+    total = np.where(is_known, drawn, 0).sum(axis=0)
+    return np.asarray(np.where(is_known.any(axis=0), total / np.maximum(is_known.sum(axis=0), 1), math.nan))
 
 
 def _weighted_auc(positive: NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:

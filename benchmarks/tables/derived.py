@@ -73,7 +73,10 @@ def one_message_phantom() -> Tables:
 
 def recommendation() -> Tables:
     script, book = made_by("studies.recommendation"), read_measured("recommendation")
-    return {**{name: script.table(splits) for name, splits in book.items()}, "claims": script.claims(book)}
+    made = {**{name: script.table(splits) for name, splits in book.items()}, "claims": script.claims(book)}
+    of_findings = read_measured("recommendation_findings")
+    made |= {f"findings-{name}": script.table(splits) for name, splits in of_findings.items()}
+    return made | {"findings-claims": script.claims(of_findings)}
 
 
 def heart_disease() -> Tables:

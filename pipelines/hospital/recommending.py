@@ -200,10 +200,10 @@ def _read_lines_at_home(
 
 
 def _measure_gains(hospital: Hospital, compared: _AtHome | None) -> Measured:
-    """Gains over the models that this hospital learns alone, on its validation patients. Of numbers and findings none:
-    what is assumed of gains before anything is measured was learnt of the AUC (`evaluation.recommendation`).
+    """Gains over the models that this hospital learns alone, on its validation patients. Of numbers none: what is
+    assumed of gains before anything is measured was learnt of the AUC (`evaluation.recommendation`).
     """
-    if compared is None or compared.validated.are_numbers or compared.validated.are_findings:
+    if compared is None or compared.validated.are_numbers:
         return Measured("", {})
     return measure_gains(compared.validated, compared.own, compared.heads, seed=hospital.bootstrap_seed())
 

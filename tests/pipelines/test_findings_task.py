@@ -42,6 +42,7 @@ from pipelines.hospital.opening import parse_opening
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.models.file import read_ready
+from pipelines.models.recommended import read_recommended
 from pipelines.night import main as night
 from pipelines.nights import night as nights
 from pipelines.phantom.files import write
@@ -309,6 +310,16 @@ def test_the_coordinator_has_the_scores_that_the_hospital_computes_from_its_pati
             assert min(abs(own - value) for value in told if value is not None) < 0.02
             checked += 1
     assert checked > 4
+
+
+def test_a_model_is_recommended_by_gains_in_the_mean_auc_of_this_hospital_and_the_others(done: Path):
+    """What each hospital told of its gains, over the models that it learns alone."""
+    for site, other in (("a", "b"), ("b", "a")):
+        decision = read_recommended(done / "sites" / site).decision
+        assert decision.recommendation is not None and decision.recommendation.others == 1, other
+        assert decision.recommendation.own in ("local", "local_ridge", "local_svm") and decision.recommendation.of > 3
+        told = [line for line in read_lines(done / "sites" / site / "ledger.jsonl") if line["request"] == "compare"]
+        assert told and told[0]["event"] == {"kind": "non_private"}
 
 
 def test_pages_have_a_table_by_finding_and_count_examples_by_how_many_they_have(done: Path):

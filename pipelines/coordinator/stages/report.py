@@ -88,7 +88,7 @@ from privacy.message import Json, as_list, as_mapping
 from privacy.release.statement import Statement, from_json
 from privacy.release.statement_markdown import render_markdown
 
-VERSION = 28
+VERSION = 29
 
 
 def settings(world: World) -> Json:
