@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, confusion_matrix, mean_absolute_error, roc_auc_score
 
 from consilium import ConfigError, Examples, PatientLevel, Policy, Results, train
 from federation.conversation import load_memory, load_newest_intact_memory
+from federation.findings import decode_findings, encode_findings
+from federation.models.cnn import Cnn
+from federation.models.unet import UNet
 from federation.participant import FIGURES
+from federation.task import STEPS, Task
+from pipelines.hospital.figures import measure_model
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import make_worker
+from privacy.dp.access import Rows
 from privacy.message import Call, Message, from_bytes
 from privacy.release.gate import Refused
 from privacy.release.policy import REQUESTS
@@ -143,3 +149,58 @@ def test_a_hospital_in_a_private_run_measures_and_tells_none_whoever_asks(tmp_pa
     with pytest.raises(Refused) as refused:
         answer(Call("run/figures-asked", 0, "figures", {}), Message({}, {"train_run": "run/asked", "last": 2}))
     assert refused.value.code == "unprotected_figures"
+
+
+def rows_of(task: Task, patients: int = 20) -> Rows:
+    chance = torch.Generator().manual_seed(0)
+    x = torch.rand(2 * patients, *task.inputs, generator=chance)
+    if task.kind == "findings":
+        y = encode_findings(torch.randint(0, 3, (len(x), task.classes), generator=chance))
+    elif task.kind == "regression":
+        y = torch.randint(0, STEPS + 1, (len(x),), generator=chance)
+    else:
+        y = torch.randint(0, task.classes, (len(x), *task.spatial), generator=chance)
+    return Rows(x, y, torch.arange(patients).repeat_interleave(2))
+
+
+@pytest.mark.parametrize(
+    ("task", "measures", "shape"),
+    [
+        (Task(Cnn(widths=(8, 8)), (1, 16, 16), 3), ["AUC", "balanced accuracy"], (1, 3, 3)),
+        (Task(Cnn(widths=(8, 8)), (1, 16, 16), 4, ordered=True), ["AUC", "balanced accuracy"], (1, 4, 4)),
+        (Task(Cnn(widths=(8, 8)), (1, 16, 16), 3, "findings"), ["AUC", "balanced accuracy"], (3, 2, 2)),
+        (Task(Cnn(widths=(8, 8)), (1, 16, 16), 1, "regression"), ["MAE"], (0,)),
+        (Task(UNet(width=4, levels=1), (1, 16, 16), 3, "segmentation"), ["Dice"], (1, 3, 3)),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Task) else None,
+)
+def test_each_kind_of_task_has_its_measure_and_its_tables(task, measures, shape):
+    torch.manual_seed(0)
+    network, rows = task.network(), rows_of(task)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    state = torch.get_rng_state()
+    measured = measure_model(task, rows, network, width=7.0)
+    assert torch.equal(torch.get_rng_state(), state), "no random number is drawn"
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert [*measured["scores"]] == measures and np.array(measured["confusion"]).shape == shape
+    probabilities = task.probabilities(network, rows.x).double().numpy()
+    table = np.array(measured["confusion"])
+    if task.kind == "regression":
+        error = mean_absolute_error(rows.y.numpy() / STEPS * 7, probabilities[:, 0] * 7)
+        assert measured["scores"]["MAE"] == pytest.approx(error)
+    elif task.kind == "findings":
+        states = decode_findings(rows.y, 3).numpy()
+        assert table.sum(axis=(1, 2)).tolist() == (states != 2).sum(axis=0).tolist()
+    else:
+        said = probabilities.argmax(axis=1)
+        assert (table[0] == confusion_matrix(rows.y.numpy().ravel(), said.ravel(), labels=range(task.classes))).all()
+
+
+def test_only_rounds_in_which_a_hospital_scored_a_model_are_told(tmp_path):
+    """With half of the hospitals asked in each round: those that it has losses of, with seconds where it worked."""
+    more = {**ON, "train": {"schedule": {"rounds": 4, "participation": 0.5}}}
+    results = trained(tmp_path, more, method="fedavg")
+    for site in "ab":
+        mine = [each for each in results.rounds if each.hospital == site]
+        assert [each.round for each in mine] == sorted(results.losses["fedavg"][site])
+    assert any(np.isnan(each.seconds) for each in results.rounds)
