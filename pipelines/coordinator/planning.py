@@ -25,6 +25,7 @@ from pipelines.planning.fingerprint import merge_fingerprints
 from pipelines.planning.rules import NoPlan
 from pipelines.planning.settings import CT, SMALL, Effort, Plan, plan_settings
 from pipelines.runs.exits import Exit, print_error
+from pipelines.settings.checks.route import ON_FEATURES
 from pipelines.settings.config import Config
 from pipelines.settings.load import check_config
 from privacy.pickled import reduce_error
@@ -56,10 +57,12 @@ def plan_command(options: argparse.Namespace, console: Console, ask_far: AskFar 
         if ask_far is None:
             config = check_config(document)
             build_question(config)
+            _check_route(config)
             prints = gather_fingerprints(config, command=options.command)
         else:
             config = validate_settings(document, Config)
             build_question(config)
+            _check_route(config)
             prints = parse_json(json.loads(ask_far(document, run_options, console)))
         text, plan = draft_plan(config, prints, effort, source=_describe_source(options), is_ct=options.ct)
     except NoPlan as error:
@@ -94,6 +97,16 @@ def draft_plan(
     common = replace(common, modality=CT) if is_ct else common
     plan = plan_settings(common, images, len(config.task.names), effort)
     return write_plan(source, plan, common, prints.replies, prints.refusals), plan
+
+
+def _check_route(config: Config) -> None:
+    """Raises: NoPlan: a way to external sites looks at whole images, and a planned network is trained on patches."""
+    lines = {} if config.route is None else config.route.lines
+    if whole := [f"{label} ({line.how.name})" for label, line in lines.items() if line.how.name not in ON_FEATURES]:
+        raise NoPlan(
+            f"route: {', '.join(whole)} look at whole images, and a planned network is trained on patches; remove it, "
+            f"or say {' or '.join(ON_FEATURES)}"
+        )
 
 
 def _choose_effort(options: argparse.Namespace) -> Effort:

@@ -331,6 +331,13 @@ def test_what_is_no_segmentation_is_refused_before_anybody_is_asked(tmp_path, mo
     assert "a plan is for masks" in " ".join(capsys.readouterr().err.split()) and not Path("runs").exists()
 
 
+def test_a_route_that_looks_at_whole_images_is_refused_before_anybody_is_asked(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["prostate_gland_volumes.yaml", "--small"]) == Exit.CONFIG
+    assert "route: routing (routing) look at whole images" in " ".join(capsys.readouterr().err.split())
+    assert not Path("runs").exists()
+
+
 def test_too_little_memory_ends_with_what_would_do(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([str(settings(tmp_path)), "--memory", "0.01MiB"]) == Exit.CONFIG
