@@ -18,6 +18,7 @@ from consilium.results import Results, Round, Score, Statement
 from consilium.running import run, train
 from consilium.sweeping import Sweep, sweep
 from federation.descent import Work
+from federation.models.adapters import add_adapters
 from federation.weights import Weights
 from pipelines.coordinator.world import RoundEnded
 from pipelines.loader.document import ConfigError
@@ -43,6 +44,7 @@ __all__ = [
     "Sweep",
     "Weights",
     "Work",
+    "add_adapters",
     "own",
     "register",
     "run",

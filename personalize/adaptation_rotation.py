@@ -89,6 +89,8 @@ class FedTurns:
         base = task.network()
         if len(task.inputs) < 3 or task.inputs[-1] != task.inputs[-2] or not hasattr(base, "blocks"):
             return base  # `complaints` reports it
+        if isinstance(base.get_submodule("stem"), nn.ModuleList):
+            return base  # two submodules, between which only the network's own code knows the way
         blocks = len(list(base.get_submodule("blocks").children()))
         return RotationNetwork(base, task.inputs, blocks // 2 if task.kind == "segmentation" else blocks)
 

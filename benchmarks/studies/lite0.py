@@ -44,6 +44,7 @@ from benchmarks.studies.one_message import (
 from federation.alone import Alone, fit_machine
 from federation.descent import Site, Work
 from federation.features.lite0 import Lite0, load_lite0
+from federation.features.lite0_file import read_lite0_weights
 from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.models.mlp import Mlp
@@ -51,7 +52,6 @@ from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.prior import PRIORS, draw_pictures
 from personalize.fenda import Fenda
-from pipelines.data.lite0_file import read_lite0_weights
 from privacy.dp.access import Rows, open_access
 
 FEATURES = ("colour", "lite0", "colour and lite0")

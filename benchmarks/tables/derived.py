@@ -104,6 +104,7 @@ def of_one(script: str, measured: str) -> Callable[[], Tables]:
 
 
 DERIVED: Mapping[str, Callable[[], Tables]] = {
+    "adapters": of_one("studies.adapters", "adapters"),
     "augmentation": of_one("studies.augmentation", "augmentation"),
     "carried": of_one("studies.carried", "carried"),
     "customized": of_one("studies.customized_tables", "customized"),

@@ -14,6 +14,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -187,26 +188,40 @@ def load_lite0(settings: Lite0, weights: bytes) -> Lite0Extractor:
     Raises:
         ValueError: they are others.
     """
+    return Lite0Extractor(settings, build_lite0(weights))
+
+
+def build_lite0(weights: bytes) -> Lite0Network:
+    """A new network with these weights (`convert_tensors`), frozen, in evaluation mode, in memory of its own.
+
+    Raises:
+        ValueError: they are others.
+    """
+    with torch.device("meta"):  # nothing is drawn at random
+        network = Lite0Network()
+    counters = {name for name in network.state_dict() if name.endswith("num_batches_tracked")}
+    values = {name: value.clone() for name, value in _parse_tensors(weights).items()}
+    zeros = {name: torch.zeros((), dtype=torch.int64, device="cpu") for name in counters}
+    network.load_state_dict({**values, **zeros}, assign=True)
+    return network.eval().requires_grad_(False)
+
+
+@lru_cache(maxsize=1)
+def _parse_tensors(weights: bytes) -> Mapping[str, Tensor]:
+    """The tensors of a message, on the CPU. Raises: ValueError: they are others than those of the file."""
     try:
-        tensors = from_bytes(weights).tensors
+        with torch.device("cpu"):
+            tensors = from_bytes(weights).tensors
     except Malformed as error:
         raise ValueError(f"weights of lite0 cannot be read: {error}") from error
     _check_tensors(tensors)
-    return Lite0Extractor(settings, _fill_network(tensors))
+    return tensors
 
 
 def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
     """Raises: ValueError: these are not the tensors of the file."""
     if (digest := digest_tensors(tensors)) != TENSORS_SHA256:
         raise ValueError(f"weights of lite0 have the SHA-256 {digest}, expected is {TENSORS_SHA256}: they are others")
-
-
-def _fill_network(tensors: Mapping[str, Tensor]) -> Lite0Network:
-    """The network with these weights, frozen."""
-    network = Lite0Network()
-    counters = {name: part for name, part in network.state_dict().items() if name.endswith("num_batches_tracked")}
-    network.load_state_dict({**tensors, **counters})
-    return network.eval().requires_grad_(False)
 
 
 def digest_tensors(tensors: Mapping[str, Tensor]) -> str:

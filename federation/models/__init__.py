@@ -6,6 +6,7 @@ from federation.models.cam import Cam
 from federation.models.clip import Clip
 from federation.models.cnn import Cnn
 from federation.models.features import Features
+from federation.models.lite0 import PartlyTrained
 from federation.models.mlp import Mlp
 from federation.models.monai import Monai
 from federation.models.own import Own
@@ -18,7 +19,7 @@ from federation.task import Model
 OnFeatures: TypeAlias = Clip | Features
 """Networks whose input are features, which a hospital computes once for each image."""
 
-AnyModel: TypeAlias = Cam | Clip | Cnn | Features | Mlp | Monai | Own | Planned | ResNet18 | UNet
+AnyModel: TypeAlias = Cam | Clip | Cnn | Features | Mlp | Monai | Own | PartlyTrained | Planned | ResNet18 | UNet
 
 MODELS = Group("models", "network", get_args(AnyModel), Model)
 NamedModel: TypeAlias = Annotated[AnyModel, MODELS]

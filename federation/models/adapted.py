@@ -24,14 +24,14 @@ from privacy.message import Params
 class OwnModule(nn.Module):
     """A network whose parts are named stem, blocks.k and head. They are submodules of the original network, whose
     `forward` runs; only the head is called here, so that it can be replaced. Tensors that its author fixed are not
-    among its parameters and buffers (`federation.models.fixed`).
+    among its parameters and buffers (`federation.models.fixed`). is_ours: its code keeps nothing of what it sees.
     """
 
     def __init__(
         self, network: nn.Module, stem: nn.Module, blocks: list[nn.Module], head: nn.Module, kind: Kind, fixed: Fixed
     ) -> None:
         super().__init__()
-        self.fixed = fixed
+        self.fixed, self.is_ours = fixed, False
         self.stem, self.blocks, self.head, self.kind = stem, nn.ModuleList(blocks), head, kind
         self.originals: dict[str, str] = {}  # name in the original network -> our name, in `state_dict`
         self._whole = (network,)  # in a tuple it is no submodule, or each parameter would have two names
@@ -82,7 +82,8 @@ class OwnModule(nn.Module):
         """If the numbers of a patient must not depend on other patients, the author's code runs in a copy that is
         discarded: it may change its weights (`Embedding(max_norm=...)`) or store its input.
         """
-        features = (copy_network(self._whole[0], self.fixed) if is_repeatable() else self._whole[0])(x)
+        is_copied = is_repeatable() and not self.is_ours
+        features = (copy_network(self._whole[0], self.fixed) if is_copied else self._whole[0])(x)
         return Output(self.head(features), features)
 
 

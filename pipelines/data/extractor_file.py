@@ -13,8 +13,8 @@ from federation.features.detector import Detector
 from federation.features.encoder import Encoder, file_digest
 from federation.features.joined import Joined
 from federation.features.lite0 import Lite0
+from federation.features.lite0_file import read_lite0_weights
 from federation.features.onnx_encoder import FileEncoder
-from pipelines.data.lite0_file import read_lite0_weights
 
 CONFIG = "config.json"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from federation.features.lite0 import TENSORS_SHA256
 from privacy.message import Json, as_mapping
 
 FEATURES, ENCODER, DETECTOR = "features", "encoder", "detector"
@@ -83,6 +84,11 @@ def _list_beginnings(facts: Mapping[str, Json]) -> Iterator[str]:
         code = f"the code of {network.get('network')} makes them (SHA-256 {network.get('code') or 'not known'})"
         read = "random numbers, or weights that it reads; nobody reviewed which, and whose data shaped them"
         yield f"networks began as {code}: {read}"
+    if as_mapping(facts.get("model")).get("name") == "lite0":
+        yield (
+            f"networks began with the weights of EfficientNet-Lite0 (SHA-256 {TENSORS_SHA256}), which learnt from "
+            "ImageNet's photographs; the package that brings them does not tell how"
+        )
     start = as_mapping(facts.get(START))
     if brought := as_mapping(start.get("weights")):
         file = f"networks began with weights of a file (SHA-256 {start.get('sha256')}) that the coordinator brought"

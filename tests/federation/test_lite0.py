@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from federation.features import AnyExtractor, load_extractor, select_weighted_part
+from federation.features import AnyExtractor, lite0_file, load_extractor, select_weighted_part
 from federation.features.colour import Colour
 from federation.features.joined import Joined
 from federation.features.lite0 import (
@@ -20,7 +20,6 @@ from federation.features.lite0 import (
 )
 from federation.features.radiomics import Radiomics
 from federation.features.scattering import Scattering
-from pipelines.data import lite0_file
 from pipelines.data.extractor_file import open_extractor
 from privacy.message import Message, from_bytes, to_bytes
 

@@ -14,6 +14,7 @@ from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
+from federation.models.monai import Monai
 from federation.models.unet import UNet
 from federation.parameters import section
 from federation.rounds import Schedule
@@ -253,6 +254,12 @@ def test_turns_need_square_images_and_blocks():
     assert FedTurns().complaints(FedTurns().network(MASKS), Work(), True) == []
     with pytest.raises(ValueError, match="rotation must be > 0"):
         FedTurns(rotation=0.0)
+
+
+def test_turns_refuse_a_stem_of_two_parts_in_words():
+    efficient = Monai(network="EfficientNetBN", arguments={"model_name": "efficientnet-b0"})
+    module = FedTurns().network(Task(efficient, (3, 32, 32), 2))
+    assert "splits a stem and blocks, found OwnModule" in FedTurns().complaints(module, Work(), False)[0]
 
 
 def test_without_the_head_it_is_another_methods_network():

@@ -13,8 +13,8 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from federation.features import lite0_file
 from federation.features.lite0 import FILE_SHA256
-from pipelines.data import lite0_file
 from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit

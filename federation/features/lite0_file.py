@@ -34,4 +34,5 @@ def read_lite0_weights() -> bytes:
         raise ValueError(f"lite0 needs the weights of {PACKAGE}, which is not installed: {INSTALL}") from error
     if (digest := file_digest(data)) != FILE_SHA256:
         raise ValueError(f"{FILE} has the SHA-256 {digest}, expected is {FILE_SHA256}: install {PACKAGE} 0.1.0 again")
-    return convert_tensors(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
+    with torch.device("cpu"):
+        return convert_tensors(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
