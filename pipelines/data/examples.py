@@ -54,5 +54,6 @@ def open_source(
     if isinstance(source, DicomSource | NiftiSource) and isinstance(images, Slices | Volumes):
         from pipelines.data.studies import open_studies
 
-        return open_studies(source, labels, images, gland, target, () if target else meaning or classes)
+        labelled = () if target else meaning or classes
+        return open_studies(source, labels, images, gland, target, labelled, classes if target == "masks" else ())
     raise SettingsError(kind_problems(source.kind, images))

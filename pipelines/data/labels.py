@@ -22,7 +22,7 @@ from pipelines.data.label_classes import class_number, shorten_number, value_pro
 from pipelines.data.label_findings import FindingNames, has_known
 from pipelines.data.label_numbers import Meaning
 from pipelines.data.pseudonym import normalize_identifier
-from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels
+from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels, VolumeMasks
 from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import Line, describe_missing_columns, read_lines
 from privacy.settings_error import refuse
@@ -70,7 +70,7 @@ class Table:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
+def open_masks(settings: MaskLabels | GlandMask | VolumeMasks, where: str) -> Masks:
     """Check a folder of masks and read its mapping of names.
 
     where: the settings' name in messages, as in "labels". An error in one patient's name rejects that patient later.
@@ -90,7 +90,8 @@ def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
     if problems:
         raise ValueError("; ".join(problems))
     dated = _names_before_dates(names or {})
-    return Masks(resolve_path(Path(settings.folder)), settings.pattern, names, broken, settings.segment, dated)
+    segment = None if isinstance(settings, VolumeMasks) else settings.segment
+    return Masks(resolve_path(Path(settings.folder)), settings.pattern, names, broken, segment, dated)
 
 
 def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1) -> Path:

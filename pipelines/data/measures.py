@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.data.grids.geometry import grid_of, mask_on_grid, reading_order, spacing_of
+from pipelines.data.grids.geometry import classes_on_grid, grid_of, mask_on_grid, reading_order, spacing_of
 from pipelines.data.study import Array, Unusable, Volume
 
 POINTS = 1000
@@ -51,8 +51,12 @@ class MeasuredStudy:
         return tuple(step * count for step, count in zip(self.spacing, self.voxels, strict=True))
 
 
-def measure_volume(patient: str, study: str, image: Volume, mask: Volume, modality: str = "") -> MeasuredStudy:
+def measure_volume(
+    patient: str, study: str, image: Volume, mask: Volume, modality: str = "", classes: int | None = None
+) -> MeasuredStudy:
     """Measure a volume; the mask may lie on another grid, and is then looked up at the image's voxels.
+
+    classes: the mask is a map of so many, 0 = background; None = it is one, wherever it is above 0.
 
     Raises:
         Unusable: `single_slice`; `not_finite`, inside the mask.
@@ -62,19 +66,24 @@ def measure_volume(patient: str, study: str, image: Volume, mask: Volume, modali
     voxels = tuple(int(count) for count in stack.values.shape[::-1])
     if voxels[0] < 2:
         raise Unusable("single_slice", "one slice only; a volume needs at least 2. Send the whole series.")
-    inside = mask_on_grid(mask, grid_of(stack)) > 0
-    foreground, moments = _summarize_values(np.asarray(stack.values[inside], np.float32))
-    volume = float(np.count_nonzero(inside)) * float(np.prod(spacing))
+    class_map = mask_on_grid(mask, grid_of(stack)) if classes is None else classes_on_grid(mask, grid_of(stack))
+    foreground, moments = _summarize_values(np.asarray(stack.values[class_map > 0], np.float32))
+    volumes = tuple(count * float(np.prod(spacing)) for count in _count_voxels(class_map, classes or 1))
     known_modality = modality.upper() if modality.upper() in MODALITIES else UNKNOWN
-    return MeasuredStudy(patient, study, spacing, voxels, foreground, moments, (volume,), known_modality)
+    return MeasuredStudy(patient, study, spacing, voxels, foreground, moments, volumes, known_modality)
 
 
 def measure_picture(patient: str, study: str, grey: Array, classes: np.ndarray, count: int) -> MeasuredStudy:
     """Measure a picture. grey: (rows, columns), from 0 to 1. classes: of each pixel, 0 = background, to `count`."""
     foreground, moments = _summarize_values(np.asarray(grey[classes > 0], np.float32))
-    volumes = tuple(float(np.count_nonzero(classes == number)) for number in range(1, count + 1))
     rows, columns = grey.shape
+    volumes = _count_voxels(classes, count)
     return MeasuredStudy(patient, study, (1.0, 1.0), (rows, columns), foreground, moments, volumes)
+
+
+def _count_voxels(class_map: np.ndarray, classes: int) -> tuple[float, ...]:
+    """How many voxels, or pixels, each class has, but for the background."""
+    return tuple(float(np.count_nonzero(class_map == number)) for number in range(1, classes + 1))
 
 
 def _summarize_values(values: Array) -> tuple[Array, tuple[float, float]]:

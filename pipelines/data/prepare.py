@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipelines.data.grids.geometry import (
     Floats,
     Grid,
+    classes_on_grid,
     mask_on_grid,
     reading_order,
     resample_volume,
@@ -20,25 +21,27 @@ from pipelines.data.grids.geometry import (
     spacing_of,
 )
 from pipelines.data.images import Slices, Volumes
-from pipelines.data.intake import Examples
+from pipelines.data.intake import Examples, empty_masks
 from pipelines.data.study import Unusable, Volume
 
 LEAST_LESION = 0.5  # share of a lesion's voxels that must lie inside the prepared grid
 THICKEST_PIXEL = 1.5  # times the slice distance: with larger pixels the stack was not acquired in axial slices
 
 
-def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Slices) -> Examples:
+def prepare_slices(
+    image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Slices, classes: Volume | None = None
+) -> Examples:
     """Resample a study's slices, and masks on any grid, to square pixels.
 
     Interpolation is in-plane only (linear; masks nearest): slices stay as acquired. They are ordered from inferior to
-    superior; rows run anterior to posterior, columns right to left.
+    superior; rows run anterior to posterior, columns right to left. classes: a map of classes (I, J, K) uint8.
 
     Raises:
         Unusable: `not_axial`, `no_gland` (the gland mask is empty), or `mask_outside` (the middle of a mask lies
             outside the image: they belong to different studies, or were converted differently).
     """
     stack = _reorder_axial(image)
-    grid = _crop_grid(stack, _crop_centre(stack, lesion, gland, images.centre), images)
+    grid = _crop_grid(stack, _crop_centre(stack, lesion, gland, images.centre, classes), images)
     lesions, glands = (_resample_mask(mask, grid) for mask in (lesion, gland))
     kept_slices = np.flatnonzero(glands.any(axis=(1, 2))) if images.slices == "gland" else np.arange(grid.shape[2])
     if not kept_slices.size:
@@ -47,20 +50,25 @@ def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None
     values = resample_volume(stack, *grid, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
     steps = np.arange(images.context) - images.context // 2
     seen = np.clip(kept_slices[:, None] + steps, 0, grid.shape[2] - 1)
-    return Examples(values[seen], lesions[kept_slices], glands[kept_slices], kept_slices.astype(np.float32))
+    class_maps = empty_masks(len(seen)) if classes is None else _resample_classes(classes, grid)[kept_slices]
+    places = kept_slices.astype(np.float32)
+    return Examples(values[seen], lesions[kept_slices], glands[kept_slices], places, class_maps)
 
 
-def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Volumes) -> Examples:
+def prepare_volume(
+    image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Volumes, classes: Volume | None = None
+) -> Examples:
     """Resample a study, and masks on any grid, to one grid of `depth` slices about the middle of the gland.
 
-    Axes and errors as in `prepare_slices`.
+    Axes, classes and errors as in `prepare_slices`.
     """
     stack = _reorder_axial(image)
-    grid = _crop_grid(stack, _crop_centre(stack, lesion, gland, images.centre), images)
+    grid = _crop_grid(stack, _crop_centre(stack, lesion, gland, images.centre, classes), images)
     _check_lesion(lesion, grid)
     lesions, glands = (_resample_mask(mask, grid)[None] for mask in (lesion, gland))
     values = resample_volume(stack, *grid, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
-    return Examples(values[None, None], lesions, glands, np.zeros(1, np.float32))
+    class_maps = empty_masks(1) if classes is None else _resample_classes(classes, grid)[None]
+    return Examples(values[None, None], lesions, glands, np.zeros(1, np.float32), class_maps)
 
 
 def prepared_grid(source: Grid, images: Slices | Volumes, gland: Volume | None) -> Grid:
@@ -96,15 +104,20 @@ def _reorder_axial(image: Volume) -> Volume:
 
 
 def _crop_centre(
-    stack: Volume, lesion: Volume | None, gland: Volume | None, about: Literal["gland", "image"]
+    stack: Volume,
+    lesion: Volume | None,
+    gland: Volume | None,
+    about: Literal["gland", "image"],
+    classes: Volume | None = None,
 ) -> Floats:
     """The voxel index (3,) of the crop's centre; masks must lie inside the image."""
     if gland is not None and not _foreground(gland).any():
         raise Unusable("no_gland", "the gland mask is empty. Draw it, or remove the mask's settings.")
     middle: Floats = (np.asarray(stack.values.shape) - 1) / 2
     centre = middle if gland is None else _mask_centre(gland, stack, "gland")
-    if lesion is not None and _foreground(lesion).any():
-        _mask_centre(lesion, stack, "lesion")
+    for mask, name in ((lesion, "lesion"), (classes, "label")):
+        if mask is not None and _foreground(mask).any():
+            _mask_centre(mask, stack, name)
     return centre if about == "gland" else middle
 
 
@@ -146,3 +159,8 @@ def _check_lesion(lesion: Volume | None, grid: Grid) -> None:
 def _resample_mask(mask: Volume | None, grid: Grid) -> NDArray[np.uint8]:
     """A mask as (K, rows, columns) of 0 and 1; zeros where there is none."""
     return np.zeros(grid.shape[::-1], np.uint8) if mask is None else mask_on_grid(mask, grid).transpose(2, 1, 0)
+
+
+def _resample_classes(class_map: Volume, grid: Grid) -> NDArray[np.uint8]:
+    """A map of classes as (K, rows, columns)."""
+    return classes_on_grid(class_map, grid).transpose(2, 1, 0)

@@ -8,14 +8,18 @@ from typing import NamedTuple
 
 from pipelines.data.images import AnyImages, Pictures, Target
 from pipelines.data.sources import (
+    DicomSource,
     Files,
     GlandMask,
     Labels,
     MaskLabels,
+    NiftiSource,
+    PictureMasks,
     PictureSource,
     TableLabels,
     TableSource,
     TensorSource,
+    VolumeMasks,
 )
 from privacy.settings_error import Problem
 
@@ -31,14 +35,19 @@ def kind_problems(source_kind: str, images: AnyImages) -> list[Problem]:
     return [Problem(("source", "kind"), f"images of kind {images.kind} need {needs}, found {source_kind}")]
 
 
+def find_label_maps(source: object) -> PictureMasks | VolumeMasks | None:
+    """The settings of a source's label maps; None if it has none."""
+    return source.masks if isinstance(source, DicomSource | NiftiSource | PictureSource) else None
+
+
 def mask_problems(
     source: Files, labels: Labels | None, images: AnyImages, gland: GlandMask | None, target: Target | None
 ) -> list[Problem]:
     """Problems with a source without the masks that are the target, or about which pictures are cropped."""
-    masks = isinstance(source, PictureSource) and source.masks is not None
+    masks = find_label_maps(source) is not None
     problems = []
     if target == "masks" and not (masks or isinstance(source, TensorSource)):
-        text = "missing, and the target is masks; say where the label maps of the pictures are"
+        text = "missing, and the target is masks; say where the label maps are, and what their values stand for"
         problems.append(Problem(("source", "masks"), text))
     if target == "gland" and gland is None:
         problems.append(Problem(("gland",), "missing, and it is the target; say where the gland masks are"))
@@ -79,11 +88,12 @@ def list_needed_paths(source: Files, labels: Labels | None, gland: GlandMask | N
         yield Needed(("source", "file"), "no_folder", source.file, False)
     else:
         yield Needed(("source", "folder"), "no_folder", source.folder, True)
-    if isinstance(source, PictureSource):
-        if source.table is not None:
-            yield Needed(("source", "table"), "no_labels", source.table, False)
-        if source.masks is not None:
-            yield Needed(("source", "masks", "folder"), "no_labels", source.masks.folder, True)
+    if isinstance(source, PictureSource) and source.table is not None:
+        yield Needed(("source", "table"), "no_labels", source.table, False)
+    if (maps := find_label_maps(source)) is not None:
+        yield Needed(("source", "masks", "folder"), "no_labels", maps.folder, True)
+        if isinstance(maps, VolumeMasks) and maps.names is not None:
+            yield Needed(("source", "masks", "names"), "no_labels", maps.names, False)
     if isinstance(labels, TableLabels):
         yield Needed(("labels", "file"), "no_labels", labels.file, False)
     for key, code, masks in (("labels", "no_labels", labels), ("gland", "no_gland", gland)):

@@ -26,6 +26,30 @@ PATIENT, SESSION = "{patient}", "{session}"
 
 
 @dataclass(frozen=True, kw_only=True)
+class VolumeMasks:
+    """One label map a patient, or a visit: a NIfTI file, or a DICOM Segmentation, whose values are segments' numbers.
+
+    folder, pattern, names: as in `MaskLabels`. values: as in `PictureMasks`, of voxels: {peripheral: [1], transition:
+    [2]}, or {gland: [1, 2]} where both are one class. A map may lie on any grid of the patient's.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    folder: str
+    pattern: str = "{patient}.nii.gz"
+    names: str | None = None
+    values: Mapping[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        refuse(_pattern_problems(self.pattern) + _map_value_problems(self.values))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The named classes, in their order, without the background."""
+        return tuple(name for name in self.values if name != BACKGROUND)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DicomSource:
     """A folder of DICOM files, in any arrangement.
 
@@ -38,7 +62,8 @@ class DicomSource:
     derive: none uses values as they are; adc fits ADC to diffusion-weighted images with two or more b-values.
     lossy: whether to use images with lossy compression. It changes values by an amount that no header states, so they
     are refused unless a hospital has no others. blank: regions with burned-in text, for each layout of images
-    (manufacturer, model, rows, columns); blanked before anything else, only in images of that layout.
+    (manufacturer, model, rows, columns); blanked before anything else, only in images of that layout. masks: label maps
+    of the patients, where a task learns several classes.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -50,6 +75,7 @@ class DicomSource:
     derive: Literal["none", "adc"] = "none"
     lossy: Literal["refuse", "allow"] = "refuse"
     blank: tuple[Layout, ...] = ()
+    masks: VolumeMasks | None = None
 
     def __post_init__(self) -> None:
         from pydicom.datadict import tag_for_keyword  # slow to import
@@ -84,7 +110,7 @@ class NiftiSource:
 
     pattern: shell pattern of the file names, in all folders below. patient: regular expression with one group that
     finds the patient's identifier in the file name without .nii.gz; null = the subject of a BIDS name (sub-01 of
-    sub-01_ses-02_adc) or of its folder, and of other names all. unit: as in `DicomSource`.
+    sub-01_ses-02_adc) or of its folder, and of other names all. unit, masks: as in `DicomSource`.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -94,6 +120,7 @@ class NiftiSource:
     pattern: str = "*.nii.gz"
     patient: str | None = None
     unit: Unit = "auto"
+    masks: VolumeMasks | None = None
 
     def __post_init__(self) -> None:
         if self.patient is None:
@@ -131,22 +158,7 @@ class PictureMasks:
         if IMAGE not in self.pattern and STEM not in self.pattern:
             text = f"{self.pattern!r} has neither {IMAGE} nor {STEM}; it must say whose mask it is"
             problems.append(Problem(("pattern",), text))
-        if not set(self.values) - {BACKGROUND}:
-            problems.append(Problem(("values",), "no class; give one, as in {disc: [255]}"))
-        problems += [
-            Problem(("values", name), "empty; give its pixel values")
-            for name, values in self.values.items()
-            if not values
-        ]
-        every = [value for values in self.values.values() for value in values]
-        if BACKGROUND not in self.values:
-            every.append(0)
-        if twice := sorted({value for value in every if every.count(value) > 1}):
-            text = f"{twice} stand for several classes (0 for the background, unless it is given others)"
-            problems.append(Problem(("values",), text))
-        if wrong := sorted({value for value in every if not 0 <= value <= LARGEST_VALUE}):
-            problems.append(Problem(("values",), f"pixel values must be in [0, {LARGEST_VALUE}], found {wrong}"))
-        refuse(problems)
+        refuse(problems + _map_value_problems(self.values))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -305,6 +317,27 @@ class TableLabels:
     study: str | None = None
     slice: str | None = None
     findings: Mapping[str, str] = field(default_factory=dict)
+
+
+def _map_value_problems(values_by_class: Mapping[str, tuple[int, ...]]) -> list[Problem]:
+    """Problems with what the values of label maps stand for."""
+    problems = []
+    if not set(values_by_class) - {BACKGROUND}:
+        problems.append(Problem(("values",), "no class; give one, as in {disc: [255]}"))
+    problems += [
+        Problem(("values", name), "empty; give its pixel values")
+        for name, values in values_by_class.items()
+        if not values
+    ]
+    every = [value for values in values_by_class.values() for value in values]
+    if BACKGROUND not in values_by_class:
+        every.append(0)
+    if twice := sorted({value for value in every if every.count(value) > 1}):
+        text = f"{twice} stand for several classes (0 for the background, unless it is given others)"
+        problems.append(Problem(("values",), text))
+    if wrong := sorted({value for value in every if not 0 <= value <= LARGEST_VALUE}):
+        problems.append(Problem(("values",), f"pixel values must be in [0, {LARGEST_VALUE}], found {wrong}"))
+    return problems
 
 
 def _pattern_problems(pattern: str) -> list[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from pipelines.data.images import Hounsfield, Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, try_collecting
 from pipelines.data.label_findings import FindingNames, join_codes
+from pipelines.data.label_maps import convert_to_classes, number_values, order_classes
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
 from pipelines.data.measures import MeasuredStudy, measure_volume
@@ -36,9 +37,17 @@ MM2_PER_S_1E_3 = np.float32(1e-3)  # from 1e-6 mm²/s into 1e-3 mm²/s, in which
 UNITS = {"adc": "1e-3 mm²/s", "standardized": "standard deviations"}
 
 
+class LabelMaps(NamedTuple):
+    """A checked folder of label maps. codes: value -> class, 0 = background, 1 = the first of `classes`."""
+
+    files: Masks
+    codes: Mapping[int, int]
+    classes: tuple[str, ...]
+
+
 class ReadingContext(NamedTuple):
     """The settings and tables for reading a study. visits, sessions: each patient's number of studies, and of different
-    sessions.
+    sessions. maps: None where a task does not learn label maps.
     """
 
     source: Source
@@ -49,6 +58,7 @@ class ReadingContext(NamedTuple):
     visits: Counter[str]
     sessions: Counter[str]
     target: Target | None = None
+    maps: LabelMaps | None = None
 
 
 def open_studies(
@@ -58,9 +68,11 @@ def open_studies(
     gland: GlandMask | None,
     target: Target | None = None,
     classes: Meaning = (),
+    mask_classes: tuple[str, ...] = (),
 ) -> Intake:
-    """Index the images and read tables and name mappings. labels: None = there are none; every label is then 0.
-    target: masks that every study must have. classes: of a table's labels, see `class_number`.
+    """Index the images and read tables and name mappings. labels: None = there are none; every label is then 0, or
+    whether a label map shows any class. target: masks that every study must have. classes: of a table's labels, see
+    `class_number`. mask_classes: of label maps, where these are the target, 1 = the first.
 
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
@@ -72,6 +84,7 @@ def open_studies(
         problems.append("labels.kind: a mask gives one class, and the task learns several findings; give a table")
     if isinstance(images, Slices) and images.slices == "gland" and gland is None:
         problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
+    maps = try_collecting(problems, lambda: _open_label_maps(source, mask_classes)) if target == "masks" else None
     scored = labels is None and target is None
     index = try_collecting(problems, lambda: index_volumes(source, adc=images.values == "adc", each=scored))
     known = None if labels is None else try_collecting(problems, lambda: _open_labels(labels, classes))
@@ -82,7 +95,7 @@ def open_studies(
     sessions = Counter(
         patient for patient, _ in {(candidate.patient, candidate.session) for candidate in index.candidates}
     )
-    context = ReadingContext(source, labels, images, known, glands, visits, sessions, target)
+    context = ReadingContext(source, labels, images, known, glands, visits, sessions, target, maps)
     waiting = tuple(
         WaitingStudy(
             candidate.patient,
@@ -93,7 +106,8 @@ def open_studies(
         )
         for candidate in index.candidates
     )
-    return Intake(waiting, index.rejected, index.items, index.unselected, UNITS[images.values])
+    seen = () if maps is None else maps.classes
+    return Intake(waiting, index.rejected, index.items, index.unselected, UNITS[images.values], seen)
 
 
 def index_volumes(source: Source, *, adc: bool, each: bool = False) -> Index:
@@ -104,6 +118,21 @@ def index_volumes(source: Source, *, adc: bool, each: bool = False) -> Index:
         ValueError: settings are wrong.
     """
     return index_dicom(source, adc=adc, each=each) if isinstance(source, DicomSource) else index_nifti(source, adc=adc)
+
+
+def _open_label_maps(source: Source, classes: tuple[str, ...]) -> LabelMaps:
+    """Check a source's folder of label maps against the classes to learn. Raises: ValueError."""
+    if source.masks is None:
+        raise ValueError("source.masks: missing; say where the label maps are")
+    if not classes:
+        raise ValueError("classes: missing; say in which order the label maps' classes are learnt, alike at all sites")
+    problems: list[str] = []
+    settings = source.masks
+    ordered = try_collecting(problems, lambda: order_classes(settings, classes))
+    files = try_collecting(problems, lambda: open_masks(settings, "source.masks"))
+    if ordered is None or files is None:
+        raise ValueError("; ".join(problems))
+    return LabelMaps(files, number_values(settings, ordered), ordered)
 
 
 def _open_labels(labels: Labels, classes: Meaning) -> Masks | Table:
@@ -126,11 +155,12 @@ def _prepare_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
         _read_patient_mask(context.known, candidate, "no_label", context) if isinstance(context.known, Masks) else None
     )
     gland = None if context.gland is None else _read_patient_mask(context.gland, candidate, "no_gland", context)
+    shown = None if context.maps is None else _read_class_map(context.maps, candidate, context)
     if isinstance(context.images, Slices):
-        examples = prepare_slices(image, lesion=lesion, gland=gland, images=context.images)
+        examples = prepare_slices(image, lesion=lesion, gland=gland, images=context.images, classes=shown)
         labels = _slice_labels(study, examples, context)
     else:
-        examples = prepare_volume(image, lesion=lesion, gland=gland, images=context.images)
+        examples = prepare_volume(image, lesion=lesion, gland=gland, images=context.images, classes=shown)
         labels = [_volume_label(study, examples, image.values.shape[2], context)]
     if context.target == "gland" and not examples.gland.any():
         raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
@@ -147,6 +177,9 @@ def _measure_study(candidate: Candidate, context: ReadingContext) -> MeasuredStu
         study = replace(
             study, image=Volume(np.asarray(study.image.values, np.float32) * MM2_PER_S_1E_3, study.image.affine)
         )
+    if context.maps is not None:
+        shown, count = _read_class_map(context.maps, candidate, context), len(context.maps.classes)
+        return measure_volume(study.patient, study.study, study.image, shown, modality, count)
     masks, missing = (context.gland, "no_gland") if context.target == "gland" else (context.known, "no_mask")
     if not isinstance(masks, Masks):
         raise Unusable("no_mask", "there is no mask for it, and a fingerprint is of what masks show. Add one.")
@@ -160,6 +193,8 @@ def _foresee_study(candidate: Candidate, context: ReadingContext) -> None:
     """
     if isinstance(context.known, Masks):
         _find_mask_file(context.known, candidate, "no_label", context)
+    if context.maps is not None:
+        _find_mask_file(context.maps.files, candidate, "no_mask", context)
     if context.gland is not None:
         _find_mask_file(context.gland, candidate, "no_gland", context)
     if isinstance(context.known, Table):
@@ -228,9 +263,11 @@ def scale_hounsfield(study: Study, ct: Hounsfield) -> Array:
 
 
 def _slice_labels(study: Study, examples: Examples, context: ReadingContext) -> list[int]:
-    """The label of each slice: by its mask pixels, or by the table; 0 without labels."""
+    """The label of each slice: by its mask pixels, or by the table; without labels whether its label map shows any
+    class, and 0 without these.
+    """
     if context.labels is None:
-        return [0] * len(examples.position)
+        return [int(shown.any()) for shown in examples.mask]
     if isinstance(context.labels, MaskLabels):
         pixels = examples.lesion.sum(axis=(1, 2), dtype=np.int64)
         return [int(count >= context.labels.minimum_pixels) for count in pixels]
@@ -239,10 +276,10 @@ def _slice_labels(study: Study, examples: Examples, context: ReadingContext) -> 
 
 def _volume_label(study: Study, examples: Examples, slices: int, context: ReadingContext) -> int:
     """A volume is positive if its lesion has enough voxels; by a table it has the highest class of its slices, or every
-    finding that one of them has.
+    finding that one of them has. Without labels as of slices.
     """
     if context.labels is None:
-        return 0
+        return int(examples.mask.any())
     if isinstance(context.labels, MaskLabels):
         return int(examples.lesion.sum(dtype=np.int64) >= context.labels.minimum_pixels)
     numbers = _labels_from_table(study, range(slices), context)
@@ -272,6 +309,17 @@ def _read_patient_mask(masks: Masks, study: Candidate, missing: str, context: Re
         if error.reason in OF_SYSTEM:
             raise
         raise Unusable("bad_mask", f"the mask {path.name}: {error.detail} ({error.reason})") from error
+
+
+def _read_class_map(maps: LabelMaps, study: Candidate, context: ReadingContext) -> Volume:
+    """The class of each voxel of a patient's label map, on its own grid.
+
+    Raises:
+        Unusable: `no_mask`, `bad_mask`, `mask_value`, or as `find_mask`.
+    """
+    stored = _read_patient_mask(maps.files, study, "no_mask", context)
+    name = _find_mask_file(maps.files, study, "no_mask", context).name
+    return Volume(convert_to_classes(stored.values, maps.codes, name), stored.affine)
 
 
 def read_mask(path: Path, segment: str | None = None) -> Volume:

@@ -55,6 +55,9 @@ def _list_inputs(source: Files, labels: Labels | None, gland: GlandMask | None) 
             yield from _list_folder("source masks", source.masks.folder)
     else:
         yield from _list_folder("source", source.folder)
+        if source.masks is not None:
+            yield from _list_folder("source masks", source.masks.folder)
+            yield from _list_file("source masks names", source.masks.names)
     if isinstance(labels, TableLabels):
         yield from _list_file("labels", labels.file)
     for role, masks in (("labels", labels), ("gland", gland)):

@@ -181,7 +181,8 @@ def remove_places(source: Files) -> dict[str, Json]:
     settings |= {key: "." for key in ("folder", "file", "table") if settings.get(key) is not None}
     settings |= {"where": {}} if "where" in settings else {}
     masks = settings.get("masks")
-    settings |= {"masks": {**masks, "folder": "."}} if isinstance(masks, dict) else {}
+    if isinstance(masks, dict):
+        settings["masks"] = {**masks, "folder": "."} | ({"names": None} if "names" in masks else {})
     select = settings.get("select")
     if isinstance(select, dict):
         settings["select"] = {keyword: text for keyword, text in select.items() if keyword in TECHNICAL}

@@ -13,7 +13,7 @@ from harmonize.veto import Limits
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, build_folder_source
 from pipelines.data.partition import Part
 from pipelines.data.readers import READERS, is_reader, resolve_source
-from pipelines.data.requirements import list_needed_paths
+from pipelines.data.requirements import find_label_maps, list_needed_paths
 from pipelines.data.sources import (
     DicomSource,
     GlandMask,
@@ -101,9 +101,10 @@ class SiteSettings:
             problems.append(Problem((field,), text))
 
         source = resolve_source(self.source)
-        if not (has_masks_or_labels or self.unlabelled) and isinstance(source, VOLUME_SOURCES):
+        has_maps = find_label_maps(source) is not None
+        if not (has_masks_or_labels or has_maps or self.unlabelled) and isinstance(source, VOLUME_SOURCES):
             problems.append(Problem(("labels",), LABELS_MISSING, needs=(("gland",),)))
-        if self.unlabelled and (self.labels is not None or not isinstance(source, VOLUME_SOURCES)):
+        if self.unlabelled and (self.labels is not None or has_maps or not isinstance(source, VOLUME_SOURCES)):
             add_problem("unlabelled", "it is for studies without labels, and these have some; remove it, or labels")
         if isinstance(self.source, PhantomSource) and has_masks_or_labels:
             add_problem("labels", "a phantom writes its own labels and gland masks; remove labels and gland")

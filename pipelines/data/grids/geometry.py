@@ -246,8 +246,14 @@ def resample_volume(
 
 def mask_on_grid(mask: Volume, grid: Grid) -> NDArray[np.uint8]:
     """A mask (values above 0) resampled to another grid (columns, rows, slices): 0 or 1."""
-    flags = Volume((np.asarray(mask.values, np.float32) > 0).astype(np.uint8), mask.affine)
-    return resample_volume(flags, *grid, 0).astype(np.uint8, copy=False)
+    return classes_on_grid(Volume((np.asarray(mask.values, np.float32) > 0).astype(np.uint8), mask.affine), grid)
+
+
+def classes_on_grid(class_map: Volume, grid: Grid) -> NDArray[np.uint8]:
+    """A map of classes (I, J, K) uint8 resampled to another grid (columns, rows, slices): the nearest voxel's class, 0
+    outside.
+    """
+    return resample_volume(class_map, *grid, 0).astype(np.uint8, copy=False)
 
 
 def _smooth_values(values: NDArray[np.float32], index: Affine) -> NDArray[np.float32]:

@@ -1,8 +1,4 @@
-"""Label maps of pictures: one file per picture, whose pixel values encode the class of each pixel.
-
-Hospitals encode their maps differently (0 and 255; 0, 1 and 2), so each lists in its settings the values of each class.
-Other values are refused: if they counted as background, models would learn them as such.
-"""
+"""Label maps of pictures: one file per picture, whose pixel values encode the class of each pixel."""
 
 from __future__ import annotations
 
@@ -17,7 +13,9 @@ from PIL import Image, ImageOps
 
 from pipelines.data.folder import resolve_path
 from pipelines.data.index import convert_read_errors, folder_problems
-from pipelines.data.sources import BACKGROUND, IMAGE, STEM, PictureMasks
+from pipelines.data.intake import try_collecting
+from pipelines.data.label_maps import convert_to_classes, number_values, order_classes
+from pipelines.data.sources import IMAGE, STEM, PictureMasks
 from pipelines.data.study import Unusable
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
@@ -29,6 +27,7 @@ QUARTERS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+JPEG_HINT = "; a mask saved as JPEG must be made again"
 Map = NDArray[np.uint8]
 
 
@@ -56,19 +55,10 @@ def open_maps(masks: PictureMasks, classes: Sequence[str]) -> Maps:
         ValueError: the folder is missing, or the settings name other classes; all problems at once.
     """
     problems = folder_problems("source.masks.folder", masks.folder)
-    class_names = tuple(classes) or masks.classes
-    if set(class_names) != set(masks.classes):
-        problems.append(
-            f"source.masks.values: they name {', '.join(masks.classes)}, and {', '.join(class_names)} are to be "
-            "learnt; say "
-            "the values of each of these, and under background those of others"
-        )
-    if problems:
+    class_names = try_collecting(problems, lambda: order_classes(masks, classes))
+    if class_names is None or problems:
         raise ValueError("; ".join(problems))
-    numbers = {BACKGROUND: 0, **{name: number for number, name in enumerate(class_names, start=1)}}
-    every = {BACKGROUND: (0,), **masks.values}
-    codes = {value: numbers[name] for name, values in every.items() for value in values}
-    return Maps(resolve_path(Path(masks.folder)), masks.pattern, codes, class_names)
+    return Maps(resolve_path(Path(masks.folder)), masks.pattern, number_values(masks, class_names), class_names)
 
 
 def map_name(pattern: str, image: str) -> str:
@@ -111,7 +101,7 @@ def read_map(maps: Maps, image: str, shown: Shown) -> Map:
         raise Unusable("bad_mask", f"the mask {path.name}: {error.detail} ({error.reason})") from error
     if turned.size != shown.picture.size:
         raise _size_error(path, turned.size, shown)
-    return _convert_to_classes(values, maps, path.name)
+    return convert_to_classes(values, maps.codes, path.name, hint=JPEG_HINT)
 
 
 def _size_error(path: Path, size: tuple[int, int], shown: Shown) -> Unusable:
@@ -152,20 +142,6 @@ def _pixel_numbers(mask: Image.Image) -> NDArray[np.generic]:
             "colour", f"pixels of mode {mask.mode} with colours; one number a pixel is needed. Save it as grey."
         )
     return values.astype(np.uint8) if values.dtype == bool else values
-
-
-def _convert_to_classes(values: NDArray[np.generic], maps: Maps, name: str) -> Map:
-    """The class of each pixel value (height, width). Raises: Unusable: `mask_value`."""
-    if strange := sorted(set(np.unique(values).tolist()) - set(maps.codes)):
-        raise Unusable(
-            "mask_value",
-            f"the mask {name} has the pixel values {strange[:5]}, for which source.masks.values names no class. Say "
-            "what they are, under background if they are none; a mask saved as JPEG must be made again.",
-        )
-    class_map = np.zeros(values.shape, np.uint8)
-    for value, number in maps.codes.items():
-        class_map[values == value] = number
-    return class_map
 
 
 def square_around(class_map: Map, margin: float, jitter: float = 0.0, name: str = "") -> tuple[int, int, int, int]:

@@ -11,7 +11,7 @@ from pipelines.data.images import Slices, Volumes
 from pipelines.data.label_classes import value_problems
 from pipelines.data.label_findings import FindingNames
 from pipelines.data.readers import resolve_source
-from pipelines.data.requirements import mask_problems
+from pipelines.data.requirements import find_label_maps, mask_problems
 from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource, TensorSource
 from pipelines.phantom.findings import PHANTOM_FINDINGS
 from pipelines.phantom.organs import GRADE_GROUPS
@@ -62,12 +62,15 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     if task.target is not None and run.images.kind == "tensors" and len(run.images.inputs) < 3:
         text = f"masks are of images (C, H, W) or (C, D, H, W), and images.inputs is {list(run.images.inputs)}"
         return [Problem(("source",), text)]
+    if task.target == "masks" and isinstance(source, PhantomSource | DicomWebSource | DicomNodeSource):
+        text = f"{source.kind} has no label maps, and the target is masks; say dicom or nifti, with masks, or another "
+        return [Problem(("source", "kind"), f"{text}target: gland or lesion")]
     if isinstance(source, PhantomSource | Elsewhere):
         return []
     if isinstance(source, DicomWebSource | DicomNodeSource):
         source = build_folder_source(source, ".")
     target_problems = mask_problems(source, site.labels, run.images, site.gland, task.target)
-    masks = source.masks if isinstance(source, PictureSource) else None
+    masks = find_label_maps(source)
     if task.target == "masks" and masks is not None and set(masks.classes) != set(task.names[1:]):
         text = f"classes are {', '.join(masks.classes)}, and the task's are {', '.join(task.names[1:])}; give values "
         target_problems.append(Problem(("source", "masks", "values"), f"{text}of these"))

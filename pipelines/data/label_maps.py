@@ -1,0 +1,59 @@
+"""Label maps: what their values stand for.
+
+Hospitals encode their maps differently (0 and 255; 0, 1 and 2), so each lists in its settings the values of each class.
+Other values are refused: if they counted as background, models would learn them as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.data.sources import BACKGROUND, PictureMasks, VolumeMasks
+from pipelines.data.study import Unusable
+
+
+def order_classes(masks: PictureMasks | VolumeMasks, classes: Sequence[str]) -> tuple[str, ...]:
+    """The classes to learn, 1 = the first; () = all classes of the settings.
+
+    Raises:
+        ValueError: the settings name other classes.
+    """
+    class_names = tuple(classes) or masks.classes
+    if set(class_names) != set(masks.classes):
+        raise ValueError(
+            f"source.masks.values: they name {', '.join(masks.classes)}, and {', '.join(class_names)} are to be "
+            "learnt; say the values of each of these, and under background those of others"
+        )
+    return class_names
+
+
+def number_values(masks: PictureMasks | VolumeMasks, class_names: Sequence[str]) -> dict[int, int]:
+    """Value -> class, 0 = background, 1 = the first of `class_names`, which are those of the settings."""
+    numbers = {BACKGROUND: 0, **{name: number for number, name in enumerate(class_names, start=1)}}
+    every = {BACKGROUND: (0,), **masks.values}
+    return {value: numbers[name] for name, values in every.items() for value in values}
+
+
+def convert_to_classes(
+    values: NDArray[np.generic], codes: Mapping[int, int], name: str, *, hint: str = ""
+) -> NDArray[np.uint8]:
+    """The class of each value, in the same shape. name: of the file. hint: a further reason for strange values.
+
+    Raises:
+        Unusable: `mask_value`: a value without a class, also one that is no whole number.
+    """
+    there = np.unique(values)
+    if strange := sorted(set(there.tolist()) - set(codes)):
+        whole = [int(value) if value == value // 1 else value for value in strange[:5]]
+        raise Unusable(
+            "mask_value",
+            f"the mask {name} has the values {whole}, for which source.masks.values names no class. Say "
+            f"what they are, under background if they are none{hint}.",
+        )
+    class_map = np.zeros(values.shape, np.uint8)
+    for value in there.tolist():
+        class_map[values == value] = codes[value]
+    return class_map
