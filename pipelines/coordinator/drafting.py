@@ -16,8 +16,9 @@ from rich.table import Table
 from pipelines.coordinator.check import check_run
 from pipelines.coordinator.run import make_world
 from pipelines.discovery.draft import draft_yaml
-from pipelines.discovery.found import Discovery
+from pipelines.discovery.found import Discovery, Site
 from pipelines.discovery.look import discover_folder
+from pipelines.discovery.nnunet import is_ct
 from pipelines.loader.names import FILL_IN
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
@@ -84,8 +85,8 @@ def _show_survey(survey: Discovery, console: Console) -> None:
     """Print sites, kinds of series and uncertainties."""
     sites = Table("site", "patients", "studies", "images", "labels", title="Sites", title_justify="left")
     for site in survey.sites:
-        inside = site.source.get("label") if survey.sort == "pictures" else None
-        labels = str(site.labels["kind"]) if site.labels else "column" if inside else "[bold]none[/bold]"
+        inside = "masks" if survey.of_masks else "column" if _has_label_column(survey, site) else "[bold]none[/bold]"
+        labels = str(site.labels["kind"]) if site.labels else inside
         sites.add_row(site.name, f"{site.patients:,}", f"{site.studies:,}", f"{site.images:,}", labels)
     kinds = Table("what is said", "modality", "taken as", "b-values", "series", "images", title_justify="left")
     kinds.title = "Kinds of images"
@@ -95,6 +96,11 @@ def _show_survey(survey: Discovery, console: Console) -> None:
         console.print(table)
     for doubt in survey.doubts:
         console.print(f"doubt: {doubt}", markup=False, soft_wrap=True)
+
+
+def _has_label_column(survey: Discovery, site: Site) -> bool:
+    """Whether the labels stand in the table of the pictures."""
+    return survey.sort == "pictures" and bool(site.source.get("label"))
 
 
 def _finish_draft(survey: Discovery, text: str, out: str | None, console: Console) -> Exit:
@@ -109,7 +115,8 @@ def _finish_draft(survey: Discovery, text: str, out: str | None, console: Consol
     if problem := find_draft_problem(text):
         console.print(f"--check would not accept {where}: {problem}", markup=False, soft_wrap=True)
         return Exit.DATA
-    console.print(
-        f"{where} is accepted by --check; now: python -m pipelines.run {shlex.quote(out or 'my.yaml')} --check"
-    )
+    file = shlex.quote(out or "my.yaml")
+    plan = f"python -m pipelines.plan {file} -o planned.yaml{' --ct' if is_ct(survey) else ''}"
+    then = plan if survey.of_masks else f"python -m pipelines.run {file} --check"
+    console.print(f"{where} is accepted by --check; now: {then}")
     return Exit.OK

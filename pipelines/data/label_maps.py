@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from pipelines.data.sources import BACKGROUND, PictureMasks, VolumeMasks
 from pipelines.data.study import Unusable
 
+MOST_MASK_CLASSES = 7  # classes without the background
+
 
 def order_classes(masks: PictureMasks | VolumeMasks, classes: Sequence[str]) -> tuple[str, ...]:
     """The classes to learn, 1 = the first; () = all classes of the settings.

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from jinja2 import Environment
 
 from pipelines.discovery.found import Discovery, Group, Site
+from pipelines.discovery.nnunet import is_ct
+from pipelines.discovery.nnunet_draft import TEMPLATE as NNUNET_TEMPLATE
 from pipelines.loader.names import FILL_IN
 
 WITH_FEATURES: Mapping[str, tuple[Group, Group]] = {
@@ -121,7 +123,9 @@ def draft_yaml(survey: Discovery, *, folder: str, file: str, name: str) -> str:
     note = "        # only slices that show the gland" if volumes and gland else ""
     validated, images = split[1] != "0", images_of(survey)
     moments, features = WITH_FEATURES[str(images["kind"])]
-    return environment.from_string(TEMPLATE).render(
+    template = NNUNET_TEMPLATE if survey.of_masks else TEMPLATE
+    return environment.from_string(template).render(
+        ct=is_ct(survey),
         found=survey,
         folder=folder,
         file=file,

@@ -44,6 +44,11 @@ class Discovery:
     task: Group | None = None
 
     @property
+    def of_masks(self) -> bool:
+        """Whether label maps are learnt."""
+        return self.task is not None and self.task.get("kind") == "segmentation"
+
+    @property
     def complete(self) -> bool:
         """Whether the settings need no additions by the user."""
         return self.sort is not None and not any(site.missing for site in self.sites)

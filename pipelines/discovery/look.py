@@ -11,6 +11,7 @@ from pipelines.data.contents import detect_kind
 from pipelines.data.folder import list_files
 from pipelines.discovery.found import Discovery
 from pipelines.discovery.images import PICTURES, dicom_series, nifti_files
+from pipelines.discovery.nnunet import discover_nnunet
 from pipelines.discovery.pictures import discover_pictures
 from pipelines.discovery.safe import Secrets, secrets_of
 from pipelines.discovery.volumes import discover_dicom, discover_volumes
@@ -27,6 +28,8 @@ def discover_folder(folder: Path, labels: Path | None = None) -> Discovery:
     problems = [problem for place in (folder, labels) if place is not None and (problem := folder_problem(place))]
     if problems:
         raise ValueError("; ".join(problems))
+    if labels is None and (datasets := discover_nnunet(folder)) is not None:
+        return datasets
     files = list_files_below(folder)
     extra = list_files_below(labels) if labels is not None else []
     files += [path for path in extra if path not in files]

@@ -12,11 +12,11 @@ from pydantic import Field
 from federation.findings import MOST_FINDINGS
 from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
+from pipelines.data.label_maps import MOST_MASK_CLASSES as MOST_MASK_CLASSES
 from pipelines.data.label_numbers import LabelRange
 from pipelines.loader.names import is_name
 from privacy.settings_error import Problem, refuse, wrong_lengths
 
-MOST_MASK_CLASSES = 7  # classes without the background
 MOST_LABELS = 256
 
 
@@ -60,8 +60,8 @@ class Classification:
 class Segmentation:
     """A class of each pixel or voxel, 0 = background.
 
-    target: `gland` and `lesion` are the masks of that name, one class each; `masks` are the label maps of pictures,
-    whose values stand for `classes`, 1 = the first.
+    target: `gland` and `lesion` are the masks of that name, one class each; `masks` are label maps, whose values stand
+    for `classes`, 1 = the first.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}

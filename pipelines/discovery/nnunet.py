@@ -1,0 +1,214 @@
+"""Detect folders of nnU-Net's datasets, of versions 1 and 2: dataset.json, imagesTr/NAME_0000.nii.gz and
+labelsTr/NAME.nii.gz.
+
+The format is described in nnU-Net's documentation/dataset_format.md. Cases count as patients. What has no counterpart
+here - several channels, an ignored label, regions that share a label, other kinds of files - is refused in words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.data.label_maps import MOST_MASK_CLASSES
+from pipelines.data.sources import BACKGROUND, LARGEST_VALUE
+from pipelines.discovery.found import Discovery, Group, Site
+from pipelines.discovery.places import site_names
+from pipelines.discovery.safe import known_words, secrets_of
+from pipelines.loader.names import is_name
+
+DESCRIPTION, IMAGES, LABELS = "dataset.json", "imagesTr", "labelsTr"
+CHANNEL = re.compile(r"_([0-9]{4})$")
+ENDINGS = (".nii.gz", ".nii")
+IGNORED = "ignore"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One of nnU-Net's folders. values: class -> its labels, ascending. ending: of files. channel: the name of its only
+    one, as it stands there. cases: names of those with a label map.
+    """
+
+    folder: Path
+    values: Mapping[str, tuple[int, ...]]
+    ending: str
+    channel: str
+    cases: tuple[str, ...]
+    unlabelled: int
+
+
+def discover_nnunet(folder: Path) -> Discovery | None:
+    """nnU-Net's folder as one hospital, or a folder of them as a hospital each; None if it is neither.
+
+    Raises:
+        ValueError: it holds what no run here can learn; all problems at once. No case is named.
+    """
+    places = _find_datasets(folder)
+    if not places:
+        return None
+    problems: list[str] = []
+    datasets = [dataset for place in places if (dataset := _read_dataset(place, problems)) is not None]
+    names = {frozenset(dataset.values) for dataset in datasets}
+    if not problems and len(names) > 1:
+        found = "; ".join(f"{dataset.folder}: {', '.join(dataset.values)}" for dataset in datasets)
+        problems.append(
+            f"hospitals of one run have classes of the same names, found {found}; give one of these folders"
+        )
+    if problems:
+        raise ValueError("; ".join(problems))
+    secrets = secrets_of(case for dataset in datasets for case in dataset.cases)
+    called = site_names([dataset.folder.resolve().name for dataset in datasets], secrets)
+    sites = [_build_site(name, dataset) for (name, _), dataset in zip(called, datasets, strict=True)]
+    doubts = [doubt for _, doubt in called if doubt]
+    doubts += [
+        f"{site.name}: {dataset.unlabelled:,} images have no label map in {LABELS}; they are not used"
+        for site, dataset in zip(sites, datasets, strict=True)
+        if dataset.unlabelled
+    ]
+    rows = tuple(
+        (known_words(dataset.channel), "NIfTI", "nnU-Net", "", "", f"{len(dataset.cases):,}") for dataset in datasets
+    )
+    task = {"kind": "segmentation", "target": "masks", "classes": list(datasets[0].values)}
+    return Discovery("nifti", tuple(sites), tuple(doubts), rows, task)
+
+
+def is_ct(discovery: Discovery) -> bool:
+    """Whether all images are CT, by the name of their channel, which decides the same in nnU-Net."""
+    return bool(discovery.rows) and all(row[0] == "ct" for row in discovery.rows)
+
+
+def _find_datasets(folder: Path) -> list[Path]:
+    """The folder itself, or those in it, that are nnU-Net's."""
+    if _is_dataset(folder):
+        return [folder]
+    return sorted(each for each in folder.iterdir() if each.is_dir() and _is_dataset(each))
+
+
+def _is_dataset(folder: Path) -> bool:
+    """Whether a folder has what makes one of nnU-Net's."""
+    try:
+        return (folder / DESCRIPTION).is_file() and (folder / IMAGES).is_dir()
+    except OSError:  # it may not be read
+        return False
+
+
+def _build_site(name: str, dataset: Dataset) -> Site:
+    """A hospital with the cases of one folder."""
+    end = f"_0000{dataset.ending}"
+    masks = {"folder": str(dataset.folder / LABELS), "pattern": f"{{patient}}{dataset.ending}"}
+    source: Group = {
+        "kind": "nifti",
+        "folder": str(dataset.folder / IMAGES),
+        "pattern": f"*{end}",
+        "patient": "^(.+)_0000$",
+        "masks": {**masks, "values": {each: list(values) for each, values in dataset.values.items()}},
+    }
+    count = len(dataset.cases)
+    return Site(name, dataset.folder, source, None, None, patients=count, studies=count, images=count)
+
+
+def _read_dataset(folder: Path, problems: list[str]) -> Dataset | None:
+    """The contents of a folder; None if it has problems, which are added."""
+    path = folder / DESCRIPTION
+    try:
+        described = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        problems.append(f"{path} cannot be read ({error}); write it as nnU-Net's documentation says")
+        return None
+    if not isinstance(described, dict):
+        problems.append(f"{path} holds no JSON object; write it as nnU-Net's documentation says")
+        return None
+    channels, classes = _list_channels(described), _read_labels(described.get("labels"))
+    ending = str(described.get("file_ending", ENDINGS[0]))
+    own = [f"{path}: {text}" for text in (*_channel_problems(channels), *_label_problems(classes))]
+    if ending not in ENDINGS:
+        own.append(f"{path}: file_ending is {ending!r}, and {' and '.join(ENDINGS)} are read; convert the images")
+        problems += own
+        return None
+    images, labels = (_list_stems(folder / each, ending) for each in (IMAGES, LABELS))
+    cases = [CHANNEL.sub("", stem) for stem in images if stem.endswith("_0000")]
+    labelled = tuple(sorted(set(cases) & set(labels)))
+    own += [f"{folder}: {text}" for text in _file_problems(images, labelled, ending)]
+    problems += own
+    return None if own else Dataset(folder, dict(classes), ending, channels[0], labelled, len(cases) - len(labelled))
+
+
+def _list_channels(described: Mapping[str, Any]) -> list[str]:
+    """Names of the channels; of version 1 they are modalities."""
+    channels = described.get("channel_names", described.get("modality"))
+    return [str(name) for name in channels.values()] if isinstance(channels, dict) else []
+
+
+def _channel_problems(channels: Sequence[str]) -> Iterator[str]:
+    """Why the channels cannot be used."""
+    if not channels:
+        yield 'channel_names: missing; name the images\' one channel, as in {"0": "T2"}'
+    elif len(channels) > 1:
+        yield (
+            f"channel_names: {len(channels)} channels, and a study has one image here; give a dataset of one channel, "
+            'as in {"0": "T2"}'
+        )
+
+
+def _read_labels(labels: object) -> list[tuple[str, tuple[int, ...]]]:
+    """Classes, in the order of their labels, each with its labels, ascending; [] if they cannot be read. Version 1
+    writes label -> class.
+    """
+    if not isinstance(labels, dict):
+        return []
+    is_first_version = all(key.isdecimal() for key in labels)
+    pairs = [(name, key) for key, name in labels.items()] if is_first_version else [*labels.items()]
+    classes: list[tuple[str, tuple[int, ...]]] = []
+    for name, value in pairs:
+        try:
+            whole = tuple(sorted({int(str(number)) for number in (value if isinstance(value, list) else [value])}))
+        except ValueError:
+            return []
+        classes += [] if name == BACKGROUND and whole == (0,) else [(_name_class(str(name)), whole)]
+    return sorted(classes, key=lambda pair: pair[1])
+
+
+def _name_class(text: str) -> str:
+    """A class's name in a-z, 0-9 and _."""
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+
+
+def _label_problems(classes: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[str]:
+    """Why the labels cannot be learnt."""
+    names, values = [name for name, _ in classes], [value for _, several in classes for value in several]
+    if not classes:
+        example = '{"background": 0, "peripheral": 1, "transition": 2}'
+        yield f"labels: none that can be read; name whole numbers, as in {example}"
+    if len(set(names)) < len(names) or not all(map(is_name, names)):
+        yield "labels: names must differ in a-z and 0-9, and hold one of these; rename some"
+    if IGNORED in names:
+        yield "labels: the label ignore has no counterpart here; draw what it covers, or leave these cases out"
+    if shared := sorted({value for value in values if values.count(value) > 1}):
+        yield f"labels: regions share {shared}, and a voxel has one class here; name labels that exclude each other"
+    wrong = {value for value in values if not 1 <= value <= LARGEST_VALUE}
+    if wrong := sorted(wrong | {value for name, several in classes if name == BACKGROUND for value in several}):
+        yield f"labels: must be in [1, {LARGEST_VALUE}], and 0 the background, found {wrong}"
+    if len(classes) > MOST_MASK_CLASSES:
+        yield f"labels: {len(classes)} classes, and {MOST_MASK_CLASSES} are learnt at most; join or drop some"
+
+
+def _list_stems(folder: Path, ending: str) -> list[str]:
+    """Names of a folder's files with this ending, without it."""
+    if not folder.is_dir():
+        return []
+    return sorted(path.name.removesuffix(ending) for path in folder.iterdir() if path.name.endswith(ending))
+
+
+def _file_problems(images: Sequence[str], labelled: Sequence[str], ending: str) -> Iterator[str]:
+    """Why the files cannot be used. images: their names without the ending. labelled: cases with a label map."""
+    channels = [match[1] for stem in images if (match := CHANNEL.search(stem))]
+    if further := sum(channel != "0000" for channel in channels):
+        yield f"{further:,} files of {IMAGES} are of a second or later channel, and a study has one image here"
+    if odd := len(images) - len(channels):
+        yield f"{odd:,} files of {IMAGES} do not end with _0000{ending}, by which nnU-Net knows a channel; rename them"
+    if not labelled:
+        yield f"no image NAME_0000{ending} of {IMAGES} has its label map NAME{ending} in {LABELS}; add them"
