@@ -22,7 +22,7 @@ from pipelines.data.label_classes import class_number, shorten_number, value_pro
 from pipelines.data.label_findings import FindingNames, has_known
 from pipelines.data.label_numbers import Meaning
 from pipelines.data.pseudonym import normalize_identifier
-from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels, VolumeMasks
+from pipelines.data.sources import CASE, PATIENT, SESSION, GlandMask, MaskLabels, TableLabels, VolumeMasks
 from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import Line, describe_missing_columns, read_lines
 from privacy.settings_error import refuse
@@ -94,24 +94,24 @@ def open_masks(settings: MaskLabels | GlandMask | VolumeMasks, where: str) -> Ma
     return Masks(resolve_path(Path(settings.folder)), settings.pattern, names, broken, segment, dated)
 
 
-def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1) -> Path:
+def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1, case: str = "") -> Path:
     """The file of a patient's mask.
 
     missing: the reason code if there is no mask. session: of the study, for a pattern with {session}. visits: the
-    number of the patient's sessions.
+    number of the patient's sessions. case: of the image, for a pattern with {case}.
 
     Raises:
         Unusable: `missing`, `ambiguous_name` if several names fit the patient, or `ambiguous_mask` if one mask
             would be used for several visits.
     """
-    if visits > 1 and SESSION not in masks.pattern:
+    if visits > 1 and SESSION not in masks.pattern and CASE not in masks.pattern:
         raise Unusable(
             "ambiguous_mask",
             f"the patient has {visits} visits, and one mask cannot fit them all. Put {SESSION}, which stands for the "
             "StudyInstanceUID (of NIfTI files: ses-02 of a BIDS name), into the pattern of the masks.",
         )
     name = patient if masks.names is None else _map_patient(masks, masks.names, patient, missing)
-    file = masks.pattern.replace(PATIENT, name).replace(SESSION, session)
+    file = masks.pattern.replace(PATIENT, name).replace(SESSION, session).replace(CASE, case)
     for form in ("NFC", "NFD"):  # file systems differ in how they encode an umlaut
         path = resolve_path(masks.folder / unicodedata.normalize(form, file))
         if path.is_relative_to(masks.folder) and path.is_file():

@@ -22,15 +22,18 @@ FITTED_UNIT: Unit = "1e-6 mm2/s"
 IMAGE, STEM = "{image}", "{stem}"
 BACKGROUND = "background"
 LARGEST_VALUE = 65535
-PATIENT, SESSION = "{patient}", "{session}"
+PATIENT, SESSION, CASE = "{patient}", "{session}", "{case}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeMasks:
-    """One label map a patient, or a visit: a NIfTI file, or a DICOM Segmentation, whose values are segments' numbers.
+    """One label map a patient, a visit or an image: a NIfTI file, or a DICOM Segmentation, whose values are segments'
+    numbers.
 
-    folder, pattern, names: as in `MaskLabels`. values: as in `PictureMasks`, of voxels: {peripheral: [1], transition:
-    [2]}, or {gland: [1, 2]} where both are one class. A map may lie on any grid of the patient's.
+    folder, pattern, names: as in `MaskLabels`; or, of images in NIfTI, the pattern has {case}, the image's file name
+    without .nii.gz and without nnU-Net's _0000, so that a patient may have several images on one grid. values: as in
+    `PictureMasks`, of voxels: {peripheral: [1], transition: [2]}, or {gland: [1, 2]} where both are one class. A map
+    may lie on any grid of the patient's.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -41,7 +44,15 @@ class VolumeMasks:
     values: Mapping[str, tuple[int, ...]]
 
     def __post_init__(self) -> None:
-        refuse(_pattern_problems(self.pattern) + _map_value_problems(self.values))
+        problems = [] if self.of_image else _pattern_problems(self.pattern)
+        if self.of_image and self.names is not None:
+            problems.append(Problem(("names",), f"go with {PATIENT} in the pattern, which has {CASE}; remove them"))
+        refuse(problems + _map_value_problems(self.values))
+
+    @property
+    def of_image(self) -> bool:
+        """Whether each image has its own map, and not each patient or visit."""
+        return CASE in self.pattern
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -98,6 +109,9 @@ class DicomSource:
             text = "adc selects finished maps, and derive: adc fits them; say kind: dwi, or remove derive"
             problems.append(Problem(("select", KIND), text))
         problems += layout_problems(self.blank, "blank")
+        if self.masks is not None and self.masks.of_image:
+            text = f"{CASE} is of files in NIfTI; say {PATIENT}, and {SESSION} where patients have several visits"
+            problems.append(Problem(("masks", "pattern"), text))
         if self.derive == "adc" and self.unit not in ("auto", FITTED_UNIT):
             text = f"a fitted ADC is in {FITTED_UNIT}, found {self.unit!r}; remove unit"
             problems.append(Problem(("unit",), text))

@@ -25,10 +25,11 @@ from pipelines.data.label_maps import convert_to_classes, number_values, order_c
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
 from pipelines.data.measures import MeasuredStudy, measure_volume
+from pipelines.data.nifti.bids import find_case
 from pipelines.data.nifti.reader import index_nifti, read_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume
 from pipelines.data.pseudonym import describe_scanner
-from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
+from pipelines.data.sources import CASE, DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.study import Array, Study, Unusable, Volume
 
 Source: TypeAlias = DicomSource | NiftiSource
@@ -47,7 +48,7 @@ class LabelMaps(NamedTuple):
 
 class ReadingContext(NamedTuple):
     """The settings and tables for reading a study. visits, sessions: each patient's number of studies, and of different
-    sessions. maps: None where a task does not learn label maps.
+    sessions. cases: number of studies by the name of their file. maps: None where a task does not learn label maps.
     """
 
     source: Source
@@ -57,6 +58,7 @@ class ReadingContext(NamedTuple):
     gland: Masks | None
     visits: Counter[str]
     sessions: Counter[str]
+    cases: Counter[str]
     target: Target | None = None
     maps: LabelMaps | None = None
 
@@ -95,7 +97,8 @@ def open_studies(
     sessions = Counter(
         patient for patient, _ in {(candidate.patient, candidate.session) for candidate in index.candidates}
     )
-    context = ReadingContext(source, labels, images, known, glands, visits, sessions, target, maps)
+    cases = Counter(find_case(candidate.study) for candidate in index.candidates)
+    context = ReadingContext(source, labels, images, known, glands, visits, sessions, cases, target, maps)
     waiting = tuple(
         WaitingStudy(
             candidate.patient,
@@ -295,9 +298,16 @@ def _labels_from_table(study: Study | Candidate, slices: Sequence[int], context:
 
 
 def _find_mask_file(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Path:
-    """The file of the patient's mask. Raises: Unusable: as `find_mask`."""
-    visits = context.sessions[study.patient]
-    return find_mask(masks, study.patient, missing=missing, session=study.session, visits=visits)
+    """The file of the patient's mask.
+
+    Raises:
+        Unusable: as `find_mask`; `ambiguous_mask`: several images would have one.
+    """
+    visits, case = context.sessions[study.patient], find_case(study.study)
+    if CASE in masks.pattern and context.cases[case] > 1:
+        text = f"{context.cases[case]} images would have one mask, by their names. Rename them, in one folder."
+        raise Unusable("ambiguous_mask", text)
+    return find_mask(masks, study.patient, missing=missing, session=study.session, visits=visits, case=case)
 
 
 def _read_patient_mask(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Volume:

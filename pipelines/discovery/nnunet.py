@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.data.label_maps import MOST_MASK_CLASSES
-from pipelines.data.sources import BACKGROUND, LARGEST_VALUE
+from pipelines.data.sources import BACKGROUND, CASE, LARGEST_VALUE
 from pipelines.discovery.found import Discovery, Group, Site
 from pipelines.discovery.places import site_names
 from pipelines.discovery.safe import known_words, secrets_of
@@ -99,7 +99,7 @@ def _is_dataset(folder: Path) -> bool:
 def _build_site(name: str, dataset: Dataset) -> Site:
     """A hospital with the cases of one folder."""
     end = f"_0000{dataset.ending}"
-    masks = {"folder": str(dataset.folder / LABELS), "pattern": f"{{patient}}{dataset.ending}"}
+    masks = {"folder": str(dataset.folder / LABELS), "pattern": f"{CASE}{dataset.ending}"}
     source: Group = {
         "kind": "nifti",
         "folder": str(dataset.folder / IMAGES),
@@ -189,8 +189,8 @@ def _label_problems(classes: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[
         yield "labels: the label ignore has no counterpart here; draw what it covers, or leave these cases out"
     if shared := sorted({value for value in values if values.count(value) > 1}):
         yield f"labels: regions share {shared}, and a voxel has one class here; name labels that exclude each other"
-    wrong = {value for value in values if not 1 <= value <= LARGEST_VALUE}
-    if wrong := sorted(wrong | {value for name, several in classes if name == BACKGROUND for value in several}):
+    of_background = {value for name, several in classes if name == BACKGROUND for value in several}
+    if wrong := sorted(of_background | {value for value in values if not 1 <= value <= LARGEST_VALUE}):
         yield f"labels: must be in [1, {LARGEST_VALUE}], and 0 the background, found {wrong}"
     if len(classes) > MOST_MASK_CLASSES:
         yield f"labels: {len(classes)} classes, and {MOST_MASK_CLASSES} are learnt at most; join or drop some"

@@ -21,7 +21,7 @@ from flare_in_process import InProcessProxy
 from pipelines.coordinator.arguments import transport_free_arguments
 from pipelines.coordinator.run import simulated_workers
 from pipelines.data.images import Volumes
-from pipelines.data.sources import GlandMask, NiftiSource, PictureMasks, PictureSource
+from pipelines.data.sources import GlandMask, NiftiSource, PictureMasks, PictureSource, VolumeMasks
 from pipelines.hospital.fingerprint import SHARE, count_comparisons, noise_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.quarantine import MEANING, read_linkage
@@ -227,6 +227,31 @@ def test_pictures_are_measured_as_they_are(tmp_path) -> None:
     told = ask(site, images="pictures", target="masks", classes=["disc"])
     assert told["voxels"]["p50"] == [31.5, 40.0] and told["spacing"]["p50"] == [1.0, 1.0]
     assert told["volumes"]["disc"]["p50"] == np.median(counts) and 0 <= told["intensity"]["mean"] <= 1
+
+
+def test_label_maps_of_volumes_are_measured_by_class(tmp_path, files) -> None:
+    """The gland as two classes, of which a union is the gland."""
+    (tmp_path / "zones").mkdir()
+    for name in names(files):
+        image = nibabel.load(files / "masks" / "gland" / name)
+        zones = (np.asarray(image.dataobj) > 0).astype(np.uint8)
+        zones[: zones.shape[0] // 2] *= 2
+        nibabel.save(nibabel.Nifti1Image(zones, image.affine), tmp_path / "zones" / name)
+    of = NiftiSource(
+        folder=str(files / "images"),
+        masks=VolumeMasks(folder=str(tmp_path / "zones"), values={"left": (1,), "right": (2,)}),
+    )
+    site = Hospital("b", tmp_path / "b", SiteSettings(source=of), lambda: "2026-01-01T00:00:00Z")
+    told, whole = ask(site, target="masks", classes=["right", "left"]), ask(hospital(tmp_path, files))
+    volumes = {"left": [], "right": []}
+    for name in names(files):
+        image = nibabel.load(tmp_path / "zones" / name)
+        for zone, value in (("left", 1), ("right", 2)):
+            count = int((np.asarray(image.dataobj) == value).sum())
+            volumes[zone].append(count * math.prod(image.header.get_zooms()))
+    for zone, mm3 in volumes.items():
+        assert told["volumes"][zone]["p50"] == pytest.approx(np.median([each for each in mm3 if each]), rel=1e-4)
+    assert told["intensity"] == whole["intensity"] and told["spacing"] == whole["spacing"]
 
 
 def settings(tmp_path: Path, **changes: Any) -> Path:

@@ -104,6 +104,24 @@ def test_pictures_without_masks_cannot_be_segmented():
     assert "sites.b.source.masks: missing" in problems(said)
 
 
+def test_label_maps_of_volumes_are_of_files_and_name_the_classes_of_the_task():
+    said = settings(task={"kind": "segmentation", "target": "masks", "classes": ["inner", "outer"]})
+    told = problems(said)
+    for site in said["sites"]:
+        assert f"sites.{site}.source.kind: phantom has no label maps, and the target is masks" in told
+    maps = {"folder": "m", "values": {"inner": [1], "outer": [2]}}
+    for number, site in enumerate(said["sites"].values()):
+        site["source"] = {"kind": ("nifti", "dicom")[number % 2], "folder": f"f{number}", "masks": maps}
+        site.pop("labels", None)
+    assert validate(said, Config).task.names == ("background", "inner", "outer")
+    said["sites"]["b"]["source"]["masks"] = {"folder": "m", "values": {"inner": [1]}}
+    assert "sites.b.source.masks.values: classes are inner, and the task's are inner, outer" in problems(said)
+    said["sites"]["b"] = {"source": {"kind": "nifti", "folder": "f"}, "gland": {"folder": "g"}}
+    assert "sites.b.source.masks: missing" in problems(said)
+    said["sites"]["b"]["source"] = {"kind": "dicomweb", "url": "https://pacs.example/dicom-web"}
+    assert "sites.b.source.kind: dicomweb has no label maps" in problems(said)
+
+
 def test_images_without_a_unit_are_no_adc_and_go_with_standardized_values():
     said = copy.deepcopy(BASE)
     said["sites"]["b"]["source"]["contrast"] = "t2w"

@@ -246,7 +246,8 @@ def resample_volume(
 
 def mask_on_grid(mask: Volume, grid: Grid) -> NDArray[np.uint8]:
     """A mask (values above 0) resampled to another grid (columns, rows, slices): 0 or 1."""
-    return classes_on_grid(Volume((np.asarray(mask.values, np.float32) > 0).astype(np.uint8), mask.affine), grid)
+    flags = Volume((np.asarray(mask.values, np.float32) > 0).astype(np.uint8), mask.affine)
+    return classes_on_grid(flags, grid)
 
 
 def classes_on_grid(class_map: Volume, grid: Grid) -> NDArray[np.uint8]:

@@ -18,6 +18,7 @@ from pipelines.data.study import Unusable
 from privacy.system_errors import of_machine
 
 ENDINGS = (".nii.gz", ".nii")
+FIRST_CHANNEL = "_0000"
 SUBJECT = re.compile(r"(sub-[0-9a-z]+)(?:_|$)", re.IGNORECASE)
 SESSION = re.compile(r"(?:^|_)(ses-[0-9a-z]+)(?:_|$)", re.IGNORECASE)
 MAPS = ("map", "dwimap")  # suffixes of derivatives, whose entities name the quantity: param-adc_dwimap
@@ -48,6 +49,11 @@ def find_patient_session(study: str, expression: str | None) -> tuple[str | None
         return (None if match is None else match[1]), session
     subjects = [SUBJECT.match(name), *(SUBJECT.fullmatch(folder) for folder in folders)]
     return next((subject[1] for subject in subjects if subject), name), session
+
+
+def find_case(study: str) -> str:
+    """The name of a file without its ending, and without nnU-Net's _0000. study: its path below the source's folder."""
+    return file_stem(PurePosixPath(study).name).removesuffix(FIRST_CHANNEL)
 
 
 def read_sidecar(path: Path) -> Mapping[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,29 @@ def test_names_lead_from_images_to_maps(hospital):
     for number in range(4):
         (hospital / "masks" / f"P{number}.nii.gz").rename(hospital / "masks" / f"case-{number}.nii.gz")
     assert torch.equal(read(source(hospital, names=str(hospital / "names.csv"))).cohort.mask, known.mask)
+
+
+def test_a_patient_may_have_several_images_on_one_grid_where_each_has_its_own_map(hospital):
+    """As in nnU-Net's folders: P0_a_0000.nii.gz goes with P0_a.nii.gz."""
+    for number in range(4):
+        names = f"P{number // 2}_{'ab'[number % 2]}"
+        (hospital / "images" / f"P{number}.nii.gz").rename(hospital / "images" / f"{names}_0000.nii.gz")
+        (hospital / "masks" / f"P{number}.nii.gz").rename(hospital / "masks" / f"{names}.nii.gz")
+    of = replace(source(hospital, pattern="{case}.nii.gz"), patient="^(P[0-9])_")
+    found = read(of)
+    assert not found.rejected and sorted(found.names.values()) == ["P0", "P1"]
+    shown = [np.bincount(mask.flatten(), minlength=3)[1:].tolist() for mask in read(of, VOLUMES).cohort.mask.numpy()]
+    assert sorted(shown) == sorted(np.bincount(drawn(n).flatten(), minlength=3)[1:].tolist() for n in range(4))
+    assert {
+        each.reason for each in read(replace(of, masks=replace(of.masks, pattern="{patient}.nii.gz"))).rejected
+    } == {"ambiguous"}
+    (hospital / "images" / "more").mkdir()
+    (hospital / "images" / "P0_a_0000.nii.gz").rename(hospital / "images" / "more" / "P1_a_0000.nii.gz")
+    assert Counter(each.reason for each in read(of).rejected) == {"ambiguous_mask": 2}
+    with pytest.raises(SettingsError, match=r"names: go with \{patient\}"):
+        source(hospital, pattern="{case}.nii.gz", names="names.csv")
+    with pytest.raises(SettingsError, match=r"masks\.pattern: \{case\} is of files in NIfTI"):
+        DicomSource(folder=".", masks=of.masks)
 
 
 def test_volumes_of_classes_are_those_of_the_files(hospital):
