@@ -25,7 +25,7 @@ from pipelines.data.intake import foresee_rejection, measure_study
 from pipelines.data.measures import MeasuredStudy, measure_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume, prepared_grid
 from pipelines.data.restore import to_source_grid
-from pipelines.data.sources import DicomSource, MaskLabels, NiftiSource, VolumeMasks
+from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, VolumeMasks
 from pipelines.data.stored import target_classes
 from pipelines.data.study import Volume
 from pipelines.data.writing.dicom_segmentation import seg_bytes
@@ -340,3 +340,32 @@ def test_a_map_that_changed_makes_another_digest_and_a_model_does_not_say_where_
     assert len({before, after, survey(of, None)["digest"]}) == 3
     assert str(hospital) not in str(remove_places(of))
     assert "masks" not in to_plain(NiftiSource(folder="f")) and "masks" not in to_plain(DicomSource(folder="f"))  # type: ignore[operator]
+
+
+# Real studies
+
+
+def test_zones_of_prostatex_are_those_of_its_files_and_together_about_the_gland(data):
+    labels = data / "prostatex" / "labels"
+    if not labels.is_dir():
+        pytest.skip(f"no prostatex at {labels}")
+    names = str(labels / "ProstateX-mapping.json")
+    of = DicomSource(
+        folder=str(data / "prostatex" / "dicom"),
+        select={"SeriesDescription": "t2"},
+        masks=VolumeMasks(folder=str(labels / "zonal_Yuan23"), names=names, values={"one": (1,), "two": (2,)}),
+    )
+    images = Volumes(values="standardized", size=96, spacing_mm=1.0, depth=20, depth_mm=3.0, centre="image")
+    opened = open_source(of, None, images, None, "masks", ("one", "two"))
+    found = sorted(study.volumes for each in opened.waiting if isinstance(study := measure_study(each), MeasuredStudy))
+    counted = []
+    for path in (labels / "zonal_Yuan23").glob("*.nii.gz"):
+        image = nibabel.load(path)
+        cube = float(np.prod(image.header.get_zooms()))  # type: ignore[attr-defined]
+        zones = np.asarray(image.dataobj)  # type: ignore[attr-defined]
+        counted.append(tuple(float((zones == value).sum()) * cube for value in (1, 2)))
+    assert found == [pytest.approx(volumes, rel=1e-4) for volumes in sorted(counted)] and len(found) == 2
+    gland = GlandMask(folder=str(labels / "whole_gland_Bosma22b"), names=names)
+    both = read(of, images, classes=("one", "two"), gland=gland).cohort
+    inside, whole = both.mask > 0, both.gland > 0
+    assert 2 * int((inside & whole).sum()) / int(inside.sum() + whole.sum()) > 0.8
