@@ -32,6 +32,7 @@ from pipelines.data.writing.dicom_segmentation import seg_bytes
 from pipelines.data.writing.dicom_source import Pseudonymous, ResultMaker
 from pipelines.data.writing.nifti_mask import mask_bytes
 from pipelines.data.writing.picture_mask import picture_mask, png_bytes
+from pipelines.models.largest import keep_largest
 from privacy.durable import write_whole
 
 MASKS = "masks"
@@ -44,7 +45,8 @@ class MaskWriter:
 
     images, names: settings of the examples, and names of classes 1, 2, ... out: the folder of results. folder: of the
     studies. candidates: by study; none for pictures. gland: the masks about which studies are cropped. visits: number
-    of sessions of each patient. pseudonymous: None = DICOM masks name the patient as the images do.
+    of sessions of each patient. pseudonymous: None = DICOM masks name the patient as the images do. largest:
+    classes of which only the largest component is written.
     """
 
     images: Slices | Volumes | Pictures
@@ -56,6 +58,7 @@ class MaskWriter:
     gland: Masks | None
     visits: Mapping[str, int]
     pseudonymous: Pseudonymous | None = None
+    largest: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,13 +116,14 @@ def write_mask(
         OSError: the disk.
     """
     if isinstance(masks.images, Pictures):
-        mask = picture_mask(masks.folder / study, probabilities[0], masks.images)
+        mask = keep_largest(picture_mask(masks.folder / study, probabilities[0], masks.images), masks.largest)
         data, name, unit_size = png_bytes(mask), f"{study}.png", 1 / mask.size
     else:
         candidate, name = masks.candidates[study], file_name(study, masks, ".dcm")
         grid, gland = read_study_grid(study, masks)
-        grid_mask = to_source_grid(probabilities, position, grid, masks.images, gland)
-        mask = grid_mask.values.astype(np.uint8)
+        whole = to_source_grid(probabilities, position, grid, masks.images, gland)
+        mask = keep_largest(whole.values.astype(np.uint8), masks.largest)
+        grid_mask = Volume(mask, whole.affine)
         unit_size = abs(float(np.linalg.det(grid_mask.affine[:3, :3]))) / CUBIC_MM
         if candidate.stack is not None:
             stack = candidate.stack

@@ -203,7 +203,7 @@ def open_predictor(
     if scores or isinstance(ready.images, Features | Tensors) or isinstance(source, TableSource | TensorSource):
         return predictor
     opened = open_mask_writer(ready.images, ready.names, maker, out, source=source, gland=gland)
-    opened = replace(opened, pseudonymous=pseudonymous)
+    opened = replace(opened, pseudonymous=pseudonymous, largest=ready.largest)
     return predictor._replace(maps=opened) if maps or captures else predictor._replace(masks=opened)
 
 

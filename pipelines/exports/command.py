@@ -51,6 +51,9 @@ def _export_files(options: argparse.Namespace, console: Console) -> int:
     ready = read_model(path)
     if ready.task.kind == "regression":
         raise ValueError(f"{path} predicts a number, and exports are of models that give classes, findings or masks")
+    if ready.largest:
+        text = "keeps the largest component of a class, which no exported network does; export the method it is of"
+        raise ValueError(f"{path} {text}")
     studies, refused = _read_studies(ready, options)
     real = [study.x for study in studies if len(study.x)]
     leaves = STAYS if release_folder is None else released_words(release_folder, now)

@@ -19,6 +19,7 @@ from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, all_row
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.private_limits import check_affordable
 from pipelines.hospital.released_scores import ScoreNoise, score_findings, score_labels, score_masks
+from pipelines.hospital.segmentation import keep_components
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.file import Ready, parse_ready
 from pipelines.models.likeness import studies_of
@@ -67,7 +68,8 @@ def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[
     ready = replace(ready, module=ready.module.to(hospital.device))
     predicted = predict_probabilities(ready, cohort)
     if ready.task.kind == "segmentation":
-        masks = predicted.nan_to_num(nan=0.0).argmax(dim=1)  # no number: background
+        classes = predicted.nan_to_num(nan=0.0).argmax(dim=1)  # no number: background
+        masks = keep_components(classes, ready.largest)
         scores, _ = score_masks(hospital, cohort, rows, [masks], ready.task.classes, question.copies)
     else:
         if noise is not None:

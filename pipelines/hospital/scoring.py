@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -30,11 +30,12 @@ from pipelines.hospital.released_scores import (
     score_masks,
     score_numbers,
 )
-from pipelines.hospital.segmentation import floor_of
+from pipelines.hospital.segmentation import find_largest, floor_of, keep_components, kind_of
 from pipelines.hospital.training import data_access, model_release_event
 from pipelines.hospital.validation_scores import validation_scores
 from pipelines.loader.validation import to_plain
 from pipelines.models.answers import predict_classes
+from pipelines.models.file import LARGEST
 from pipelines.requests.evaluate import EVALUATE, Evaluate, Scored
 from pipelines.requests.writing import read_reply
 from pipelines.runs.store import DiskFolder
@@ -73,8 +74,9 @@ def evaluate_model(hospital: Hospital, context: Context[Evaluate]) -> Done[Score
     own_one = question.train_run, question.checkpoint, question.best
     round_, params = (None, tensors_of_model) if tensors_of_model else own_model(hospital, *own_one)
     module = _load_model(start, params, promises=hospital.policy.promises).to(hospital.device)
-    variant, window = _check_variant(question, start, module), _check_window(value_or_none(question.window), start)
     cohort = cohort_of(hospital, question.cohort)
+    variant = _check_variant(question, start, module, cohort)
+    window = _check_window(value_or_none(question.window), start)
     # All histograms of a reply together cost what one with this noise does.
     private = start.protection is not None
     noise = Part(cut_of(cohort), "test", Gaussian(start.evaluation_noise)) if private else NON_PRIVATE
@@ -85,8 +87,9 @@ def evaluate_model(hospital: Hospital, context: Context[Evaluate]) -> Done[Score
         raise Refused("no_test_patients")
     training_rows = rows_of(of_patients(cohort), hospital.device, start.target)["train"]
     served = _build_served_network(hospital, start, cohort, module, training_rows, variant, _read_moments(question))
+    largest = _find_largest(start, cohort, served, splits, variant, window)
     scores = (
-        _score_masks(hospital, start, cohort, served, splits, question, window)
+        _score_masks(hospital, start, cohort, served, splits, question, window, largest)
         if start.task.kind == "segmentation"
         else _score_labels(hospital, start, cohort, served, splits, question)
     )
@@ -100,6 +103,7 @@ def evaluate_model(hospital: Hospital, context: Context[Evaluate]) -> Done[Score
         origin: dict[str, Json] = {"run": question.train_run, "checkpoint": question.checkpoint}
         calibration = None if variant is None else to_plain(variant)
         origin |= {"round": round_, "window": to_plain(value_or_none(question.window)), "calibration": calibration}
+        origin |= {LARGEST: [*largest]} if largest else {}
         origin |= training_history(hospital, question.train_run, value_or_none(question.rounds))
         label = question.label if variant is None else value_or_none(question.variant) or question.label
         make_ready(hospital, label, start, served, cohort, origin)
@@ -157,14 +161,35 @@ def _score_masks(
     splits: Mapping[Split, Rows],
     question: Evaluate,
     window: tuple[int, ...] | None,
+    largest: Sequence[int],
 ) -> ReleasedScores:
-    """Scores of a segmentation model. Raises: Refused: see `evaluate`."""
+    """Scores of a segmentation model. largest: classes with their largest component only. Raises: Refused: see
+    `evaluate`.
+    """
     if start.protection is not None:
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
     classes, test = start.task.classes, splits["test"]
-    masks = predict_classes(start.task, served.module, test.x, window=window)
+    masks = keep_components(predict_classes(start.task, served.module, test.x, window=window), largest)
     low = floor_of(cohort, splits, classes) if question.floor is True else None
     return score_masks(hospital, cohort, test, [masks], classes, question.copies, low)[0]
+
+
+def _find_largest(
+    start: Opening,
+    cohort: Cohort,
+    served: Calibrated,
+    splits: Mapping[Split, Rows],
+    variant: Variant | None,
+    window: tuple[int, ...] | None,
+) -> tuple[int, ...]:
+    """The classes of which a variant keeps the largest component only, as validation patients here decide."""
+    if variant is None or variant.calibration != "largest":
+        return ()
+    rows = splits["validation"]
+    if not len(rows.y):
+        return ()
+    predicted = predict_classes(start.task, served.module, rows.x, window=window)
+    return find_largest(cohort, rows, predicted, start.task.classes)
 
 
 def _check_window(asked_sides: list[int] | None, start: Opening) -> tuple[int, ...] | None:
@@ -180,7 +205,7 @@ def _check_window(asked_sides: list[int] | None, start: Opening) -> tuple[int, .
     return window
 
 
-def _check_variant(question: Evaluate, start: Opening, module: nn.Module) -> Variant | None:
+def _check_variant(question: Evaluate, start: Opening, module: nn.Module, cohort: Cohort) -> Variant | None:
     """The requested calibration. Raises: Refused: `malformed_calibration`: it does not fit."""
     variant = value_or_none(question.calibration)
     if variant is None:
@@ -190,6 +215,8 @@ def _check_variant(question: Evaluate, start: Opening, module: nn.Module) -> Var
             raise ValueError("a private run releases nothing that training patients shaped without noise")
         if "centred" in (variant.calibration or "") and start.task.kind == "segmentation":
             raise ValueError(f"{variant.calibration} moves the threshold of labels, and this run learns masks")
+        if variant.calibration == "largest" and (start.task.kind != "segmentation" or kind_of(cohort) == "slices"):
+            raise ValueError("largest is for masks of whole volumes or pictures")
         if "adabn" in (variant.calibration or "") and not has_adaptable_norms(module):
             raise ValueError(f"{variant.calibration} needs batch norm, and the network of this run has none")
         if variant.calibration == "matched" and not has_matchable_norms(module):
@@ -223,7 +250,7 @@ def _build_served_network(
     Raises:
         Refused: `malformed_calibration`: the moments are of another network, or this hospital has no training patients.
     """
-    if variant is None or variant.calibration is None:
+    if variant is None or variant.calibration is None or variant.calibration == "largest":
         return Calibrated(module)
     if variant.calibration == "fine_tuned":
         return Calibrated(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from evaluation.wording import Words
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.words import WORDS
+from pipelines.models.largest import keep_largest
 from privacy.dp.access import Rows, Split
 from privacy.message import Json, number_of
 
@@ -31,6 +33,27 @@ def score_patients(cohort: Cohort, truth: Rows, predicted: Tensor, classes: int)
     """Scores of each test patient. truth: the test rows. found: (n, *spatial)."""
     patients, spacing = truth.patient.cpu().numpy(), spacing_of(cohort)
     return score_masks(truth.y.cpu().numpy(), predicted.numpy(), patients, spacing_mm=spacing, classes=classes)
+
+
+def find_largest(cohort: Cohort, validation: Rows, predicted: Tensor, classes: int) -> tuple[int, ...]:
+    """The classes of which only the largest component is to be kept, because that raises the validation patients' mean
+    Dice. predicted: (n, *spatial) of the validation rows.
+
+    What is left out becomes background, so one class's decision does not change another's Dice.
+    """
+    if not len(validation.y):
+        return ()
+    every = range(1, classes)
+    before = score_patients(cohort, validation, predicted, classes).scores[:, :, 0]
+    after = score_patients(cohort, validation, keep_components(predicted, every), classes).scores[:, :, 0]
+    return tuple(number for number in every if np.nansum(after[:, number - 1] - before[:, number - 1]) > 0)
+
+
+def keep_components(predicted: Tensor, classes: Collection[int]) -> Tensor:
+    """The masks (n, *spatial) of examples, of these classes with the largest component only."""
+    if not classes:
+        return predicted
+    return torch.stack([torch.from_numpy(keep_largest(each, classes)) for each in predicted.cpu().numpy()])
 
 
 def floor_of(cohort: Cohort, splits: Mapping[Split, Rows], classes: int) -> Values:

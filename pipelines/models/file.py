@@ -62,6 +62,8 @@ PREFIX = "translator:"
 SCALED = "features:"
 FIXED = "fixed:"
 """Prefix of the tensors that scale fixed features, in the file of a model that is built on them."""
+LARGEST = "largest"
+"""The fact of a segmenting model that names the classes of which only the largest component is kept."""
 CENTRING = "calibration:centring"
 """The tensor (2,) float64 of a calibrated classifier: offset and spread of its logits."""
 
@@ -112,8 +114,8 @@ class Ready:
     findings. ordered: whether each class is more than the one before it. digest: of the file, 16 letters. window: sides
     of the input window with which it was scored; None = whole images. centring: shift and scale of logits, if any.
     features: the fixed features on which the model is built, computed after translation. number: what is predicted and
-    its range, if that is a number. likeness: statistics by which a study unlike the training patients is detected, or
-    in words why there are none.
+    its range, if that is a number. largest: classes of a mask of which only the largest component is kept. likeness:
+    statistics by which a study unlike the training patients is detected, or in words why there are none.
     """
 
     module: nn.Module
@@ -132,6 +134,7 @@ class Ready:
     centring: Centring | None = None
     features: Fixed | None = None
     number: LabelRange | None = None
+    largest: tuple[int, ...] = ()
     likeness: Likeness | str = "this kind of file has no statistics of training patients"
 
     def seen(self, x: Tensor) -> Tensor:
@@ -255,11 +258,20 @@ def parse_ready(data: bytes) -> Ready:
             centring=_read_centring(message.tensors.get(CENTRING)),
             features=features,
             number=_read_number(facts, task),
+            largest=_read_largest(facts, task),
         )
     except LaterVersion:
         raise
     except (Malformed, NotPermitted, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(words_of(error)) from error
+
+
+def _read_largest(facts: Mapping[str, Json], task: Task) -> tuple[int, ...]:
+    """The classes of which only the largest component is kept. Raises: ValueError: they are none of the task's."""
+    classes = tuple(wholes_of(facts, LARGEST)) if LARGEST in facts else ()
+    if classes and (task.kind != "segmentation" or not all(1 <= number < task.classes for number in classes)):
+        raise ValueError(f"{LARGEST} must name classes of a mask, from 1 to {task.classes - 1}, found {[*classes]}")
+    return classes
 
 
 def _read_number(facts: Mapping[str, Json], task: Task) -> LabelRange | None:

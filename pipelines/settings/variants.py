@@ -17,17 +17,18 @@ class Variant:
 
     of: the label of the method whose models are scored. calibration: `centred` (logits shifted and scaled by the
     hospital's own unlabelled training images), `adabn` (batch-norm statistics of those images), both, `matched` (the
-    moments of its norms' channels as on the images of all hospitals that trained the model), or `fine_tuned`
-    (trained further at the hospital, as `tuning` says; scored only there); null = not calibrated. checkpoint: which
-    model of a site, if not that of `evaluate`. quantile: of the training logits, which becomes probability 0.5;
-    `prevalence` = 1 - the hospital's own share of positive training examples, for which the hospital looks at its
-    labels; null = 0.62. Only for `centred` and `adabn_centred`.
+    moments of its norms' channels as on the images of all hospitals that trained the model), `fine_tuned` (trained
+    further at the hospital, as `tuning` says; scored only there), or `largest` (of masks: of a class only the largest
+    component, where that raises the Dice of the hospital's own validation patients); null = not calibrated.
+    checkpoint: which model of a site, if not that of `evaluate`. quantile: of the training logits, which becomes
+    probability 0.5; `prevalence` = 1 - the hospital's own share of positive training examples, for which the hospital
+    looks at its labels; null = 0.62. Only for `centred` and `adabn_centred`.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     of: str
-    calibration: How | Literal["fine_tuned"] | None = None
+    calibration: How | Literal["fine_tuned", "largest"] | None = None
     checkpoint: Checkpoint | None = None
     quantile: Quantile | None = None
     tuning: Tuning | None = None

@@ -36,6 +36,8 @@ def _variant_problems(run: RunSettings, label: str, variant: Variant) -> Iterato
     if method_label not in methods:
         yield Problem(("of",), f"{method_label!r} is no method; methods are {', '.join(methods)}")
         return
+    if calibration == "largest":
+        yield from _largest_problems(run)
     module = _build_network(run, method_label)
     if variant.checkpoint not in (None, *UNCHOSEN) and run.split.validation == 0:
         text = f"{variant.checkpoint} is chosen by validation loss, and split.validation is 0; give validation "
@@ -54,6 +56,18 @@ def _variant_problems(run: RunSettings, label: str, variant: Variant) -> Iterato
     elif "adabn" in (calibration or "") and module is not None and not has_adaptable_norms(module):
         text = f"{calibration} recomputes batch-norm statistics, and the network of {method_label} has none; give it "
         yield Problem(("calibration",), f"{text}norm: batch where it has a norm, or say centred")
+
+
+def _largest_problems(run: RunSettings) -> Iterator[Problem]:
+    """Why components cannot be chosen among."""
+    if run.task.kind != "segmentation":
+        yield Problem(("calibration",), "largest is for masks, and the task has none; remove it")
+    elif run.images.kind == "slices":
+        text = "largest is for whole volumes or pictures, and a slice cuts a structure; remove it"
+        yield Problem(("calibration",), text)
+    if run.split.validation == 0:
+        text = "largest is decided on validation patients, and split.validation is 0; give some"
+        yield Problem(("calibration",), text)
 
 
 def _build_network(run: RunSettings, label: str) -> nn.Module | None:

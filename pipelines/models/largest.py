@@ -1,0 +1,26 @@
+"""Keep of a class only its largest component: nnU-Net's rule for predictions (Isensee et al. 2021, postprocessing)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def keep_largest(class_map: NDArray[np.integer], classes: Collection[int]) -> NDArray[np.integer]:
+    """A copy of a map of classes (*spatial) in which each of these classes has its largest component only.
+
+    What is left out becomes background. Voxels are neighbours where they share a face, an edge or a corner, as in
+    nnU-Net. Of components of one size the first in array order stays.
+    """
+    from scipy import ndimage  # slow to import
+
+    cleaned = class_map.copy()
+    everywhere = ndimage.generate_binary_structure(class_map.ndim, class_map.ndim)
+    for number in classes:
+        components, count = ndimage.label(class_map == number, structure=everywhere)
+        if count > 1:
+            sizes = np.bincount(components.ravel())[1:]
+            cleaned[(components > 0) & (components != 1 + int(sizes.argmax()))] = 0
+    return cleaned
