@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-def keep_largest(class_map: NDArray[np.integer], classes: Collection[int]) -> NDArray[np.integer]:
+Whole = TypeVar("Whole", bound=np.integer)
+
+
+def keep_largest(class_map: NDArray[Whole], classes: Collection[int]) -> NDArray[Whole]:
     """A copy of a map of classes (*spatial) in which each of these classes has its largest component only.
 
     What is left out becomes background. Voxels are neighbours where they share a face, an edge or a corner, as in
