@@ -185,7 +185,8 @@ def _read_window(facts: Mapping[str, Json], task: Task) -> tuple[int, ...] | Non
     Raises:
         ValueError: it has other sides than the images of the task, or larger ones.
     """
-    window, sides = window_in(facts) or task.patch, task.inputs[1:]
+    known, sides = window_in(facts), task.inputs[1:]
+    window = task.patch if known is None else known
     if window is not None and (
         len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=True))
     ):
