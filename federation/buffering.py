@@ -23,6 +23,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from federation.algorithm import Algorithm, is_averaging, is_summable
@@ -49,17 +50,18 @@ def plan_merges(sites: Sequence[str], durations: Mapping[str, float], buffer: in
         sites: hospitals that train. durations: of one round of work at each; `USUAL` where none is given. buffer: K,
             the fewest replies of a merge; all, where there are fewer hospitals. rounds: how many merges.
     """
-    working = [(durations.get(site, USUAL), site, 1) for site in sorted(sites)]
+    exact = {site: Fraction(repr(float(durations.get(site, USUAL)))) for site in sites}  # three times 0.1 is 0.3
+    working = [(exact[site], site, 1) for site in sorted(sites)]
     heapq.heapify(working)
     merges = list[Merge]()
     for number in range(1, rounds + 1):
-        began, clock = dict[str, int](), 0.0
+        began, clock = dict[str, int](), Fraction(0)
         while working and (len(began) < min(buffer, len(sites)) or working[0][0] == clock):
             clock, site, start = heapq.heappop(working)
             began[site] = start
-        merges.append(Merge(clock, dict(sorted(began.items()))))
+        merges.append(Merge(float(clock), dict(sorted(began.items()))))
         for site in began:
-            heapq.heappush(working, (clock + durations.get(site, USUAL), site, number + 1))
+            heapq.heappush(working, (clock + exact[site], site, number + 1))
     return tuple(merges)
 
 

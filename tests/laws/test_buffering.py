@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -86,6 +87,20 @@ def test_nobody_begins_what_no_merge_takes():
     merges = plan_merges(NAMES, SLOW.durations, 1, SLOW.rounds)
     begun = {(site, start) for number in range(1, 6) for site, start in find_started(merges, number).items()}
     assert begun == {(site, start) for merge in merges for site, start in merge.began.items()}
+
+
+def test_the_unit_of_durations_changes_no_merge():
+    """Three times 0.1 is no more than 0.3: who answers at the same moment is merged together."""
+    for unit in (1.0, 0.1, 0.7, 1e-3):
+        durations = {"a": unit, "b": unit, "c": float(Decimal(str(unit)) * 3)}
+        merges = plan_merges("abc", durations, 2, 4)
+        assert [sorted(each.began) for each in merges] == [["a", "b"], ["a", "b"], ["a", "b", "c"], ["a", "b"]]
+    assert [dict(each.began) for each in plan_merges("ac", {"a": 0.1, "c": 0.3}, 1, 4)] == [
+        {"a": 1},
+        {"a": 2},
+        {"a": 3, "c": 1},
+        {"a": 4},
+    ]
 
 
 def test_merges_by_hand():
