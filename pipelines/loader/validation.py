@@ -327,7 +327,7 @@ def _join_names(names: Sequence[str]) -> str:
 def locate_error(data: Json, loc: Sequence[str | int]) -> Path:
     """Pydantic's location of an error as a path in the data, without the labels of union members."""
     path: list[str | int] = []
-    labelled = False  # whether the label of the group at hand was passed
+    labelled = True  # whether the label of the group at hand was passed; the whole file has none, only a name
     for index, part in enumerate(loc):
         rest = loc[index + 1 :]
         if isinstance(data, dict) and part in data:

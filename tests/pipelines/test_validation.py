@@ -393,6 +393,13 @@ def test_problems_of_the_settings_are_told_where_they_belong():
     assert problems("train: {methods: []}\nlabels: {kind: table, table: x, y: 1}", Toy)[0][:2] == ("labels.y", 2)
 
 
+def test_a_key_that_is_called_as_the_whole_is_found():
+    """A name is the label of a member of a union only within one; the whole file is none."""
+    assert problems("name: bench\nbench: {a: 1}\nsites: {}\ntrain: {methods: []}", Toy)[0][:2] == ("bench", 2)
+    assert problems("name: train\ntrain: {methods: [], rounds: x}", Toy)[0][:2] == ("train.rounds", 2)
+    assert problems("name: sites\nsites: 5\ntrain: {methods: []}", Toy)[0][:2] == ("sites", 2)
+
+
 @pytest.mark.parametrize("text", ["", "- 1", "5", "null"])
 def test_a_file_that_is_no_group_is_refused(text):
     (problem,) = problems(text, Toy)
