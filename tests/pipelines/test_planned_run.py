@@ -11,11 +11,14 @@ import torch
 import yaml
 
 from pipelines.hospital.segmentation import read_patient_scores
+from pipelines.loader.document import ConfigError, read_yaml, render
+from pipelines.loader.validation import validate_settings
 from pipelines.models.answers import predict_classes
 from pipelines.models.file import read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main
 from pipelines.runs.exits import Exit
+from pipelines.settings.config import Config
 from pipelines_settings import BASE
 from privacy.message import from_bytes
 
@@ -72,6 +75,18 @@ def run(tmp_path_factory) -> Path:
         return Path("runs/tiny").resolve()
     finally:
         os.chdir(before)
+
+
+def test_windows_other_than_the_patch_are_refused():
+    """An exported file holds the network of a patch, and would say that its windows are others."""
+    for window, is_refused in (([4, 24, 24], True), ([4, 16, 16], False)):
+        settings = read_yaml(yaml.safe_dump({**SETTINGS, "evaluate": {"window": window}}), environment={})
+        told = ""
+        try:
+            validate_settings(settings, Config)
+        except ConfigError as error:
+            told = render(error, "run")
+        assert ("predicted by windows of its patch, [4, 16, 16]; remove it" in told) == is_refused, told
 
 
 @pytest.mark.parametrize("method", ["local", "fedavg", "fenda"])

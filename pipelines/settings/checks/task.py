@@ -257,6 +257,12 @@ def _window_problems(run: RunSettings) -> Iterator[Problem]:
         return
     for label in run.train.methods:
         model = select_model(run, label)
+        patch = getattr(model, "patch", None)
+        if patch is not None:
+            if tuple(patch) != tuple(window):
+                text = f"{list(window)}, and {label} is predicted by windows of its patch, {list(patch)}; remove it"
+                yield Problem(where, text)
+            continue
         try:
             with torch.device("meta"):  # nothing is allocated
                 model.build(inputs=(run.images.inputs[0], *window), classes=len(run.task.names))
