@@ -31,9 +31,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     line = parser(prog)
     options = line.parse_args(arguments)
     os.umask(0o077)  # a configuration names folders, and later perhaps patients
-    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160, emoji=False)
     if options.out is not None and Path(options.out).exists():
         line.error(f"--out: {options.out} exists already; give another name, or remove it")
+    if options.out is not None and not Path(options.out).parent.is_dir():  # before hospitals are asked, who may pay
+        line.error(f"--out: there is no folder {Path(options.out).parent}; make it, or give another name")
     options.command = f"{prog} {shlex.join(sys.argv[1:] if arguments is None else arguments)}"
     announce(f"reading {options.config}")
     with importing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,8 @@ from pipelines.coordinator.failures import report_failure
 from pipelines.coordinator.fingerprint import Fingerprints, build_question, parse_json
 from pipelines.coordinator.run import gather_fingerprints
 from pipelines.data.images import Pictures, Slices, Volumes
-from pipelines.loader.document import Document
+from pipelines.loader.command_of_file import sort_of
+from pipelines.loader.document import ConfigError, Document, parse_document, render
 from pipelines.loader.files import find_file
 from pipelines.loader.validation import validate_settings
 from pipelines.planning.draft import Source, write_plan
@@ -29,6 +31,7 @@ from pipelines.settings.checks.route import ON_FEATURES
 from pipelines.settings.config import Config
 from pipelines.settings.load import check_config
 from privacy.pickled import reduce_error
+from privacy.settings_error import Problem
 
 AskFar: TypeAlias = Callable[[Document, argparse.Namespace, Console], str]
 
@@ -54,6 +57,7 @@ def plan_command(options: argparse.Namespace, console: Console, ask_far: AskFar 
     try:
         effort = _choose_effort(options)
         document = read_settings(run_options)
+        _check_of_run(document)
         if ask_far is None:
             config = check_config(document)
             build_question(config)
@@ -76,6 +80,7 @@ def plan_command(options: argparse.Namespace, console: Console, ask_far: AskFar 
     else:
         Path(options.out).write_text(text, encoding="utf-8")
     _tell(plan, options, console)
+    _tell_problems(text, options, console)
     return int(Exit.OK)
 
 
@@ -116,6 +121,14 @@ def _choose_effort(options: argparse.Namespace) -> Effort:
     return replace(usual, **{name: value for name, value in limits.items() if value is not None})
 
 
+def _check_of_run(document: Document) -> None:
+    """Raises: ConfigError: the file is read by the command `run` too, but trains nothing."""
+    sort = sort_of(document.data)
+    if sort is not None and "train" not in sort.keys:
+        text = f"this file holds {sort.what}, and nothing is trained by it; give the settings of a run"
+        raise ConfigError([Problem((), text)])
+
+
 def _describe_source(options: argparse.Namespace) -> Source:
     """What is planned, as it stands in its file."""
     text = find_file(options.config).read_text(encoding="utf-8")
@@ -132,3 +145,16 @@ def _tell(plan: Plan, options: argparse.Namespace, console: Console) -> None:
     )
     file = shlex.quote(options.out or "planned.yaml")
     console.print(f"read it; then: python -m pipelines.run {file} --check", markup=False, soft_wrap=True)
+
+
+def _tell_problems(text: str, options: argparse.Namespace, console: Console) -> None:
+    """Print what must be changed before the planned configuration can be run: what a person wrote and the plan left as
+    it was may not go with patches.
+    """
+    try:
+        validate_settings(parse_document(text, environment=os.environ), Config)
+    except ConfigError as error:
+        problems = render(error, options.out or "planned.yaml")
+        console.print(
+            f"before it can be run, change what the plan left as it was:\n{problems}", markup=False, soft_wrap=True
+        )

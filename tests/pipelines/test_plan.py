@@ -363,6 +363,35 @@ def test_a_route_that_looks_at_whole_images_is_refused_before_anybody_is_asked(t
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("keys", "what"), [({"benchmark": {}, "sites": {}}, "benchmark"), ({"models": {}}, "external site")]
+)
+def test_files_of_other_kinds_are_named(tmp_path, keys, what, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("other.yaml").write_text(yaml.safe_dump({"name": "benchmark", **keys}))
+    assert main(["other.yaml"]) == Exit.CONFIG
+    assert f"holds the settings of {'an' if what[0] == 'e' else 'a'} {what}" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_refused_before_anybody_is_asked(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main([str(settings(tmp_path)), "--small", "-o", "nowhere/planned.yaml"])
+    assert ended.value.code == Exit.CONFIG and not Path("runs").exists()
+    assert "there is no folder nowhere" in capsys.readouterr().err
+
+
+def test_what_does_not_go_with_the_plan_is_told_with_it(tmp_path, monkeypatch, capsys) -> None:
+    """A window of other sides than the patch is left as a person wrote it, and cannot be run."""
+    monkeypatch.chdir(tmp_path)
+    path = settings(tmp_path, evaluate={"window": [4, 8, 8]})
+    assert main([str(path), "--small", "-o", "planned.yaml"]) == Exit.OK
+    told = capsys.readouterr().err
+    assert "before it can be run" in told and "is predicted by windows of its patch" in told
+    assert main([str(settings(tmp_path)), "--small"]) == Exit.OK
+    assert "before it can be run" not in capsys.readouterr().err
+
+
 def test_too_little_memory_ends_with_what_would_do(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([str(settings(tmp_path)), "--memory", "0.01MiB"]) == Exit.CONFIG
