@@ -84,7 +84,7 @@ def run_far(config: Config, yaml: Path | None, flare: Flare, *, quiet: bool) -> 
     where = ["--kit", str(flare.kit), "--patience", str(flare.patience_min), "--silence", str(flare.silence_s)]
     options = parse_arguments([str(yaml.resolve()), "--engine", "flare", *where, "--json"])
     try:
-        ended = execute_remotely(read_settings(options), options, Console(stderr=True, quiet=quiet))
+        ended = execute_remotely(read_settings(options), options, Console(stderr=True, quiet=quiet, emoji=False))
     except (Stopped, ConfigError):
         raise
     except Exception as error:

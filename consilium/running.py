@@ -304,7 +304,7 @@ def _run_stages(
     with _private_files(), safe_stop() as stop:
         try:
             engines = (_over_the_wire if engine == "wire" else _engines_in_process)(config, root, stop)
-            console = Console(stderr=True, quiet=quiet)
+            console = Console(stderr=True, quiet=quiet, emoji=False)
             ended = run_config(config, stop, console, command=command, engines=engines, on_round=on_round)
         except (Stopped, ConfigError):
             raise

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     line = parser(prog)
     options = line.parse_args(arguments)
     os.umask(0o077)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False)
     if problem := _find_problem(options):
         line.error(problem)
     runs = [run for run in list_runs(Path(options.runs)) if not options.run or run.name in options.run]

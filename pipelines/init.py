@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     line = parser(prog)
     options = line.parse_args(arguments)
     os.umask(0o077)  # a configuration names folders, and later perhaps patients
-    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160, emoji=False)
     if options.out is not None and Path(options.out).exists():
         line.error(f"--out: {options.out} exists already; give another name, or remove it")
     announce(f"looking at {options.folder}")

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; exit codes: 0 the ledger is intact, 2 command line, 3 it is not intact, 7 it cannot be read."""
     line = parser(prog)
     options = line.parse_args(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False)
     try:
         ledger = Path(options.ledger) / FILE if Path(options.ledger).is_dir() else Path(options.ledger)
         if not ledger.is_file() and not ledger.with_suffix(ledgers.HEAD).is_file():

@@ -56,7 +56,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """List the runs, write the page, and return the exit code (see docs/reference/exit-codes.md)."""
     line = parser(prog)
     options = line.parse_args(arguments)
-    folder, console = Path(options.runs), Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    folder, console = (
+        Path(options.runs),
+        Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False),
+    )
     if not folder.is_dir():
         line.error(f"{folder} is no folder; give the folder of runs (default: ./runs)")
     if options.watch is not None and options.watch < 1:

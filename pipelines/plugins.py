@@ -44,13 +44,13 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     options = parser(prog).parse_args(arguments)
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True, emoji=False)
     policies: dict[str, Mapping[str, Json]] = {}
     for path in options.files:
         try:
             policies |= dict(_policies(path))
         except ConfigError as error:
-            Console(stderr=True, soft_wrap=True).print(render(error, path), markup=False, highlight=False)
+            Console(stderr=True, soft_wrap=True, emoji=False).print(render(error, path), markup=False, highlight=False)
             return int(Exit.CONFIG)
     offered = list_offers_of_packages(policies)
     if options.json:

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """
     options = parse_arguments(arguments, prog)
     os.umask(0o077)  # only the owner may read the runs folder
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     try:
         document = read_settings(options)
     except ConfigError as error:

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     if (options.new is None) == (options.model is None):
         line.error("give MODEL and --key KEY, or --new KEY")
     os.umask(0o077)
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     try:
         return _new_key(options) if options.new is not None else _sign(options)
     except FileExistsError:

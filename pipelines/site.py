@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Check, print the result, and join. Returns only with --check, or if the site cannot join."""
     options = parser(prog).parse_args(arguments)
     os.umask(0o077)
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     try:
         meant_for(read_document(options.settings), "site", options.settings)
         announce(f"reading {options.settings}")

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run a study, and return the exit code: that of the first run that failed, or 0."""
     options = parser(prog).parse_args(arguments)
     os.umask(0o077)  # only the owner may read the runs folder
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     try:
         meant_for(find_document(options.study), "study", options.study)
     except ConfigError as error:

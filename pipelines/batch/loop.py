@@ -49,7 +49,7 @@ def run_batch(work: Callable[[Console], int], *, also: Mapping[type[BaseExceptio
     which may quote a patient.
     """
     os.umask(0o077)
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     try:
         return work(console)
     except (Exception, KeyboardInterrupt) as error:

@@ -167,7 +167,7 @@ def _run_config(
     if options.json:
         print(json.dumps(as_json(results, root)))  # noqa: T201 - the machine's answer
     else:
-        results_table(results, root, Console(width=None if sys.stdout.isatty() else 160))
+        results_table(results, root, Console(width=None if sys.stdout.isatty() else 160, emoji=False))
     return int(Exit.OK)
 
 

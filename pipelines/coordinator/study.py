@@ -70,7 +70,7 @@ def _run_study(options: argparse.Namespace, console: Console) -> int:
     if options.json:
         print(json.dumps(_build_answer(page, root, code, ran, finished_names)))  # noqa: T201 - the machine's answer
     else:
-        _show_scores(page, root, Console(width=None if sys.stdout.isatty() else 160))
+        _show_scores(page, root, Console(width=None if sys.stdout.isatty() else 160, emoji=False))
     return int(code)
 
 
@@ -94,7 +94,7 @@ def _check_cases(chosen: Sequence[Planned], console: Console, *, as_json: bool) 
             console.print(f"case {case}", markup=False, highlight=False)
             with RunLock(run.root):
                 try:
-                    quiet = Console(quiet=as_json, stderr=True)
+                    quiet = Console(quiet=as_json, stderr=True, emoji=False)
                     check_run(make_world(run.config, run.root, stop), quiet, as_json=False)
                 except Exception as error:
                     stop.check()

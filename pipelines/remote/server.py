@@ -44,7 +44,7 @@ def execute_order(path: Path, reached: Mapping[str, Reach]) -> None:
     os.environ.update(order.environment)
     lost = make_loss_recorder(place)
     with (place / MESSAGES).open("a", encoding="utf-8", buffering=1) as messages, watch_for_stop(place) as stop:
-        console, answer = Console(file=messages, width=WIDTH), io.StringIO()
+        console, answer = Console(file=messages, width=WIDTH, emoji=False), io.StringIO()
         keep = make_reply_store(place, partial(console.print, markup=False, highlight=False, soft_wrap=True))
         inside, outside = (
             Remote(reached, sites, silence_s=order.silence_s, on_gone=lost, keep=keep)

@@ -70,7 +70,7 @@ def show_progress(
             yield step
         return
     if outer is None:
-        display = _Display(console or Console(stderr=True), clock, None)
+        display = _Display(console or Console(stderr=True, emoji=False), clock, None)
         if display.console.is_terminal:
             with _make_bars(display.console) as bars, _show_within(replace(display, bars=bars), title) as step:
                 yield step
@@ -92,7 +92,7 @@ def make_counter(step: ShowStep, total: float, done_before: float = 0, text: str
 
 def print_remark(text: str) -> None:
     """Print a line that stays: above the bars of a terminal, else among the lines of the surrounding task."""
-    display = _DISPLAY.get() or _Display(Console(stderr=True), time.monotonic, None)
+    display = _DISPLAY.get() or _Display(Console(stderr=True, emoji=False), time.monotonic, None)
     _write_sentence(display if display.bars is None else replace(display, console=display.bars.console), f"! {text}")
 
 
