@@ -211,13 +211,24 @@ def largest_difference(network: nn.Module, answer: Answer, examples: Sequence[Te
 def check_alike(ready: Ready, network: nn.Module, answer: Answer, what: str, real: Sequence[Tensor] = ()) -> float:
     """Compare an exported file with the model, on random examples and on `real` ones; return the largest difference.
 
+    Of a model that is trained on patches the file holds the network of one: real examples are cut to their middle.
+
     Raises:
         Unexportable: it is above `NEAR`.
     """
-    difference = largest_difference(network, answer, [*(trial_examples(ready, size) for size in SIZES), *real])
+    sides = ready.task.patch
+    cut = real if sides is None else [_cut_middle(x, sides) for x in real]
+    difference = largest_difference(network, answer, [*(trial_examples(ready, size) for size in SIZES), *cut])
     if not difference <= NEAR:
         raise Unexportable(
             f"{label_of(ready)}: the probabilities of its {what} differ from the model's own by {difference:.2g},"
             f" allowed is {NEAR:g}; nothing was written. Please report it, and use predict"
         )
     return difference
+
+
+def _cut_middle(x: Tensor, sides: Sequence[int]) -> Tensor:
+    """The middle (..., *sides) of examples (..., *spatial), which are at least as large."""
+    for axis, side in enumerate(sides):
+        x = x.narrow(axis - len(sides), (x.shape[axis - len(sides)] - side) // 2, side)
+    return x

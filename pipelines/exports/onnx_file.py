@@ -64,7 +64,7 @@ def check_installed(*packages: str, extra: str = EXTRA) -> None:
 def _convert_network(network: nn.Module, ready: Ready) -> bytes:
     batch = torch.export.Dim("batch", min=1)
     try:
-        with _silence_exporter():
+        with _silence_exporter(), torch.no_grad():  # with gradients a network gives what it does in training
             program = torch.onnx.export(
                 network,
                 (trial_examples(ready, 2),),

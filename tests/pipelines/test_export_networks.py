@@ -80,6 +80,15 @@ def test_torchscript_gives_them_too_and_names_no_file_of_this_machine(kind):
 
 
 @pytest.mark.repeats(14)
+@pytest.mark.parametrize("write", [onnx_bytes, network_bytes])
+def test_whole_images_are_compared_by_a_patch_of_each(write, onnx):
+    """Of a planned network a file holds one patch, and prepared examples are whole images."""
+    ready = NETWORKS["planned"]()
+    whole = torch.randn(2, *ready.task.inputs, generator=torch.Generator().manual_seed(0))
+    assert ready.task.trained_inputs != ready.task.inputs
+    assert write(ready, [whole])[1] <= NEAR
+
+
 @pytest.mark.parametrize("one", methods.ALL, ids=lambda one: one.name)
 def test_every_methods_network_can_be_exported(one):
     """Twins, experts, prompts: whatever network a method makes of the model, its file says the same."""
