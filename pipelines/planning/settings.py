@@ -137,11 +137,12 @@ def choose_grid(common: Common, images: AnyPlanned) -> Grid:
     of rows' and columns' spacings. A picture is as large as the settings fit it into a square.
     """
     if isinstance(images, Pictures):
-        side = _side_of_picture(common, images)
+        longest = _side_of_picture(common, images)
+        side = min(longest, SIZE[1])
         return Grid(
             target=Target((1.0, 1.0), None),
             median=(side, side),
-            cover=(side, side),
+            cover=(longest, longest),
             voxels=common.studies * side * side,
         )
     spacing, coarse = find_target_spacing(common.spacing, common.voxels, common.fine)
@@ -152,7 +153,9 @@ def choose_grid(common: Common, images: AnyPlanned) -> Grid:
     first = 0 if isinstance(images, Volumes) else 1
     return Grid(
         target=Target(square[first:], coarse if first == 0 else None),
-        median=median[first:],
+        median=tuple(min(length, most) for length, most in zip(median, (DEPTH[1], SIZE[1], SIZE[1]), strict=True))[
+            first:
+        ],
         cover=cover[first:],
         voxels=common.studies * math.prod(median),
     )
@@ -196,7 +199,8 @@ def _list_images(common: Common, images: AnyPlanned, grid: Grid, sides: tuple[in
         reason = (
             "as it was: a fingerprint does not tell how large what is cut out is" if images.fit == "around" else why
         )
-        yield Line("size", sides[-1], reason + _rounded_words(grid.cover[-1], sides[-1], SIZE[1]))
+        longer = f"; {SIZE[1]} are the most, and pictures are made smaller" if grid.cover[-1] > sides[-1] else ""
+        yield Line("size", sides[-1], reason + (longer or _rounded_words(grid.cover[-1], sides[-1], SIZE[1])))
         kept = ("channels", "fit", "margin", "jitter")
         yield from (Line(key, getattr(images, key), "as it was") for key in kept if getattr(images, key) is not None)
         return

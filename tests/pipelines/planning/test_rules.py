@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from torch import nn
 
 from benchmarks.studies.planned import KINDS, draw_studies, plan_by_rules, tell_figures
 from federation.models.planned import Planned
-from pipelines.planning.fingerprint import merge_fingerprints
+from pipelines.data.images import Pictures, Slices, Volumes
+from pipelines.planning.fingerprint import Common, merge_fingerprints
 from pipelines.planning.memory import count_values
 from pipelines.planning.rules import (
     ANISOTROPY,
@@ -27,6 +29,7 @@ from pipelines.planning.rules import (
     list_topologies,
     resample_shape,
 )
+from pipelines.planning.settings import Effort, plan_settings
 
 MEASURED = json.loads((Path(__file__).parents[3] / "benchmarks/measured/planned.json").read_text())
 SIDES, STEPS = st.integers(8, 400), st.floats(0.2, 8.0)
@@ -153,3 +156,32 @@ def test_narrow_networks_keep_the_ratio_of_the_widest_to_the_first() -> None:
     wide = build_topology((1.0, 1.0, 1.0), (128, 128, 128), 32)
     narrow = build_topology((1.0, 1.0, 1.0), (128, 128, 128), 8)
     assert [4 * width for width in narrow.filters] == [*wide.filters] and max(wide.filters) == 320
+
+
+@given(
+    st.tuples(*3 * [st.floats(0.02, 20.0)]), st.tuples(*3 * [st.floats(1.0, 4000.0)]), st.sampled_from([1.0, 8.0, 80.0])
+)
+def test_every_plan_is_one_that_settings_accept(spacing, extent, memory) -> None:
+    """However large and fine studies are: a mammogram has 4000 pixels a side, and images 1024 at most."""
+    common = Common(
+        studies=30,
+        spacing=spacing,
+        fine=spacing,
+        voxels=tuple(length / step for length, step in zip(extent, spacing, strict=True)),
+        extent=extent,
+        cover=extent,
+        intensity={},
+        volumes={},
+        modality="MR",
+        sites=("a",),
+    )
+    flat = replace(common, spacing=(1.0, 1.0), fine=(1.0, 1.0), voxels=extent[1:], extent=extent[1:], cover=extent[1:])
+    for images, told in ((Volumes(), common), (Slices(), common), (Pictures(), flat)):
+        try:
+            plan = plan_settings(told, images, 2, Effort(memory_gib=memory))
+        except NoPlan:
+            continue
+        type(images)(**{line.key: line.value for line in plan.images})
+        network = plan.fitted.network
+        assert all(side >= patch for side, patch in zip(plan.sides, network.patch, strict=True))
+        assert all(side % step == 0 for side, step in zip(plan.sides, network.divisor, strict=True))
