@@ -18,7 +18,7 @@ from pipelines.coordinator.failures import report_failure
 from pipelines.coordinator.fingerprint import Fingerprints, build_question, parse_json
 from pipelines.coordinator.run import gather_fingerprints
 from pipelines.data.images import Pictures, Slices, Volumes
-from pipelines.loader.command_of_file import sort_of
+from pipelines.loader.command_of_file import check_training
 from pipelines.loader.document import ConfigError, Document, parse_document, render
 from pipelines.loader.files import find_file
 from pipelines.loader.validation import validate_settings
@@ -31,7 +31,6 @@ from pipelines.settings.checks.route import ON_FEATURES
 from pipelines.settings.config import Config
 from pipelines.settings.load import check_config
 from privacy.pickled import reduce_error
-from privacy.settings_error import Problem
 
 AskFar: TypeAlias = Callable[[Document, argparse.Namespace, Console], str]
 
@@ -57,7 +56,7 @@ def plan_command(options: argparse.Namespace, console: Console, ask_far: AskFar 
     try:
         effort = _choose_effort(options)
         document = read_settings(run_options)
-        _check_of_run(document)
+        check_training(document)
         if ask_far is None:
             config = check_config(document)
             build_question(config)
@@ -119,14 +118,6 @@ def _choose_effort(options: argparse.Namespace) -> Effort:
     usual = SMALL if options.small else Effort()
     limits = {"memory_gib": options.memory, "rounds": options.rounds, "steps": options.steps}
     return replace(usual, **{name: value for name, value in limits.items() if value is not None})
-
-
-def _check_of_run(document: Document) -> None:
-    """Raises: ConfigError: the file is read by the command `run` too, but trains nothing."""
-    sort = sort_of(document.data)
-    if sort is not None and "train" not in sort.keys:
-        text = f"this file holds {sort.what}, and nothing is trained by it; give the settings of a run"
-        raise ConfigError([Problem((), text)])
 
 
 def _describe_source(options: argparse.Namespace) -> Source:

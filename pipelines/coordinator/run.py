@@ -50,6 +50,7 @@ from pipelines.coordinator.tracking.sending import track_and_report
 from pipelines.coordinator.world import OnRound, World, ignore_round
 from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.simulated import make_simulated_workers, make_simulation
+from pipelines.loader.command_of_file import check_training
 from pipelines.loader.document import Document
 from pipelines.loader.validation import validate_settings
 from pipelines.runs.exits import Exit
@@ -117,6 +118,8 @@ def run_command(
     root: Path | None = None
     try:
         document = read_settings(options) if document is None else document
+        if options.fingerprint:
+            check_training(document)
         if is_external(document.data):
             from pipelines.external.run import run_external_site  # slow to import
 

@@ -50,3 +50,11 @@ def meant_for(document: Document, command: Command, file: str) -> Document:
         return document
     text = f"this file holds {sort.what}; use: python -m pipelines.{sort.command} {file}"
     raise ConfigError([Problem((), text)])
+
+
+def check_training(document: Document) -> None:
+    """Raises: ConfigError: the file is read by the command `run` too, but trains nothing."""
+    sort = sort_of(document.data)
+    if sort is not None and "train" not in sort.keys:
+        text = f"this file holds {sort.what}, and nothing is trained by it; give the settings of a run"
+        raise ConfigError([Problem((), text)])

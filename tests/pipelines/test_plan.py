@@ -369,8 +369,9 @@ def test_a_route_that_looks_at_whole_images_is_refused_before_anybody_is_asked(t
 def test_files_of_other_kinds_are_named(tmp_path, keys, what, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("other.yaml").write_text(yaml.safe_dump({"name": "benchmark", **keys}))
-    assert main(["other.yaml"]) == Exit.CONFIG
-    assert f"holds the settings of {'an' if what[0] == 'e' else 'a'} {what}" in capsys.readouterr().err
+    for command, words in ((main, []), (run_main, ["--fingerprint"])):
+        assert command(["other.yaml", *words]) == Exit.CONFIG
+        assert f"holds the settings of {'an' if what[0] == 'e' else 'a'} {what}" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_not_there_is_refused_before_anybody_is_asked(tmp_path, monkeypatch, capsys) -> None:
