@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from federation.findings import MOST_FINDINGS, findings_loss
 from federation.parameters import loaded
+from federation.windows import average_windows
 from privacy.dp.access import Batch, Forward
 from privacy.dp.chunks import apply_to_each_row, at_once
 from privacy.message import Params
@@ -185,8 +186,18 @@ class Task:
         return losses + self.smoothing * smoothing_term(output, y) if self.smoothing else losses
 
     def validation(self, forward: Forward, batch: Batch) -> Tensor:
-        """Loss of each example (b,) by `comparable_loss`: the same for all methods."""
-        return self.comparable_loss(*_read_labelled(forward, batch))
+        """Loss of each example (b,) by `comparable_loss`: the same for all methods. A model that is trained on patches
+        sees windows of that size, and the average of their logits counts: memory follows the patch.
+        """
+        if self.patch is None:
+            return self.comparable_loss(*_read_labelled(forward, batch))
+
+        def predict(pieces: Tensor) -> Tensor:
+            output, _ = _read_labelled(forward, Batch(pieces, batch.y))
+            return output.logits
+
+        logits = average_windows(predict, batch.x, self.patch)
+        return self.comparable_loss(*_read_labelled(lambda _: Output(logits, logits), batch))
 
     def comparable_loss(self, output: Output, y: Tensor) -> Tensor:
         """The loss of each example (b,) that depends on no model's settings and needs no maps: `label_loss`, of ordered
@@ -199,7 +210,8 @@ class Task:
         return ranked_probability_loss(output.logits, y) if self.ordered else label_loss(output, y)
 
     def probabilities(self, module: nn.Module, x: Tensor, *, alone: bool = False) -> Tensor:
-        """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode; in regression (n, 1), the place
+        """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode, of a model that is trained on
+        patches by windows of that size; in regression (n, 1), the place
         of the predicted number in its range, 0 = the low end, 1 = the high end; of findings (n, findings), each for
         itself, so that a row does not sum to 1.
 
@@ -208,6 +220,8 @@ class Task:
         """
 
         def predict(part: Tensor) -> Tensor:
+            if self.patch is not None and part.shape[2:] != self.patch:
+                return average_windows(predict, part, self.patch)
             logits: Tensor = module(part).logits
             if self.kind == "findings":
                 return logits.sigmoid()

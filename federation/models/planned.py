@@ -25,7 +25,6 @@ from privacy.settings_error import Problem, refuse
 
 Sides: TypeAlias = tuple[int, ...]
 GROUPS = 8
-OVERLAP = 0.5  # of windows along each axis, as of all windows here
 WIDEST, MOST_STAGES, LARGEST_PATCH = 2048, 10, 2**25
 
 
@@ -137,9 +136,7 @@ class PlannedModule(nn.Module):
     """See `Planned`. Input (b, C, *spatial); `blocks` are the downward path, then the upward path.
 
     Output: logits (b, classes, *spatial), features (b, filters[0], *spatial), which are the head's input, and in
-    training mode `deep`, logits of lower resolutions. In evaluation mode without gradients, an image that is larger
-    than a patch is predicted by overlapping windows, weighed by a Gaussian: features are averaged, and logits follow
-    from them, which is the same as the average of logits, because the head is linear.
+    training mode `deep`, logits of lower resolutions.
     """
 
     kind: ClassVar[Kind] = "segmentation"
@@ -172,10 +169,10 @@ class PlannedModule(nn.Module):
         self.downs = stages - 1
 
     def forward(self, x: Tensor) -> Output:
-        if self.training or torch.is_grad_enabled():
+        if self.training or not self.plan.mirror:
             h, deep = self._pass(x)
             return Output(self.head(h), h, deep=deep)
-        h = self._average_windows(x)
+        h = self._average_mirrored(x)
         return Output(self.head(h), h)
 
     def _pass(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -192,21 +189,8 @@ class PlannedModule(nn.Module):
                 deep.insert(0, block.supervised(h))
         return h, tuple(deep)
 
-    def _average_windows(self, x: Tensor) -> Tensor:
-        """Features of an image, of any size, by windows."""
-        from monai.inferers.utils import sliding_window_inference
-
-        if tuple(x.shape[2:]) == self.plan.patch:
-            return self._average_mirrored(x)
-        averaged = sliding_window_inference(
-            x, self.plan.patch, 1, self._average_mirrored, overlap=OVERLAP, mode="gaussian"
-        )
-        return averaged if isinstance(averaged, Tensor) else averaged[0]
-
     def _average_mirrored(self, x: Tensor) -> Tensor:
-        """Features of patches, the mean over mirrored passes where the plan says so."""
-        if not self.plan.mirror:
-            return self._pass(x)[0]
+        """Features of images, the mean over mirrored passes; logits follow, because the head is linear."""
         axes = range(2, x.dim())
         flips = [which for count in range(len(axes) + 1) for which in itertools.combinations(axes, count)]
         passes = [self._pass(x.flip(which))[0].flip(which) for which in flips]

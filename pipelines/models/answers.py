@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.task import Task
+from federation.windows import average_windows
 from privacy.dp.chunks import at_once
 
 
@@ -35,17 +36,6 @@ def predict_classes(task: Task, module: nn.Module, x: Tensor, *, window: Sequenc
 
 def predict_probabilities(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Tensor:
     """Probabilities (n, classes, *spatial) of images x, whole or in windows, as in `answers`."""
-    from monai.inferers.utils import sliding_window_inference  # slow to import
-
-    window = task.patch if window is None else window
     if window is None:
         return task.probabilities(module, x)
-    probabilities: Tensor = sliding_window_inference(
-        x,
-        [int(side) for side in window],
-        at_once(x.new_empty(1, x.shape[1], *window), dense=True),
-        lambda pieces: task.probabilities(module, pieces),
-        overlap=0.5,
-        mode="gaussian",
-    )
-    return probabilities
+    return average_windows(lambda pieces: task.probabilities(module, pieces), x, window)

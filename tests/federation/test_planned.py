@@ -92,17 +92,22 @@ def test_it_computes_what_monais_network_computes_with_the_same_weights(plan, no
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_an_image_is_predicted_by_monais_windows_over_its_logits(plan):
+def test_images_are_predicted_and_scored_by_monais_windows_and_nothing_larger_passes(plan):
     how, inputs = plan
-    network = seeded(task_of(how, inputs)).eval()
-    x = torch.randn(2, *inputs, dtype=torch.float64)
+    task = task_of(how, inputs)
+    network = seeded(task).eval()
+    x, y = torch.randn(2, *inputs, dtype=torch.float64), torch.randint(0, 3, (2, *inputs[1:]))
     windows = SlidingWindowInferer(how.patch, sw_batch_size=1, overlap=0.5, mode="gaussian")
     with torch.no_grad():
-        expected = windows(x, lambda part: network(part).logits)
-        found = network(x)
-    assert torch.allclose(found.logits, expected, atol=1e-10)
-    assert torch.allclose(network.head(found.features), found.logits, atol=1e-12)
-    assert found.deep == ()
+        expected = windows(x, lambda part: network(part).logits.softmax(dim=1))
+        logits = windows(x, lambda part: network(part).logits)
+    sizes = set()
+    network.register_forward_pre_hook(lambda _, inputs: sizes.add(tuple(inputs[0].shape[2:])))
+    assert torch.allclose(task.probabilities(network, x), expected, atol=1e-10)
+    with torch.no_grad():
+        losses = task.validation(network, Batch(x, y))
+    assert torch.allclose(losses, overlap_loss(Output(logits, logits), y), atol=1e-10)
+    assert sizes == {how.patch}
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
