@@ -28,6 +28,8 @@ OPEN = "the gap's own interval holds 0"
 NONE = "the oracle is worse than untranslated images"
 UNSURE = "without an interval"
 """Why a share is not known."""
+FEWEST_COPIES = 3
+"""Of two copies the lower percentile, taken from above, is the larger one."""
 
 
 class Share(NamedTuple):
@@ -80,6 +82,8 @@ def share_in_copies(gained: Floats, gap: Floats, level: float = 0.95) -> tuple[S
         return unknown, OPEN
     both = np.isfinite(gained) & np.isfinite(gap)
     a, b = gained[1:][both[1:]], gap[1:][both[1:]]
+    if len(a) < FEWEST_COPIES:
+        return unknown, UNSURE
     closed = b > 0  # the few other copies say nothing of the share, so they count on both sides
     ratio = np.divide(a, b, out=np.zeros_like(a), where=closed)
     low = np.quantile(np.where(closed, ratio, -math.inf), (1 - level) / 2, method="higher")

@@ -120,7 +120,7 @@ def test_the_words_are_the_notice_first_then_result_and_model():
 def test_the_most_sensitive_slice_is_drawn(images, series, tmp_path, monkeypatch):
     """With a map that lies in one slice."""
 
-    def slopes(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def slopes(module: torch.nn.Module, x: torch.Tensor, finding: int | None) -> torch.Tensor:
         size = torch.zeros(x[:, 0].shape)
         size[3, 20:28, 20:28] = 1
         return size

@@ -373,9 +373,8 @@ def test_the_hospitals_page_has_a_map_for_each_finding(done: Path):
 
 
 def test_a_night_stores_a_report_of_all_findings_once(done: Path, tmp_path: Path, monkeypatch):
-    archive = filled(
-        tmp_path / "archive", sorted((next((done / "sites/a/phantom").iterdir()) / "images").rglob("*.dcm"))
-    )
+    (images,) = (done / "sites/a/phantom").glob("*/images")
+    archive = filled(tmp_path / "archive", sorted(images.rglob("*.dcm")))
     monkeypatch.setattr(nights, "open_archive", lambda settings: nullcontext(archive))
     settings = {
         "archive": {"kind": "dicomweb", "url": "https://archive.example"},

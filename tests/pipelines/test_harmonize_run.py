@@ -227,8 +227,8 @@ def test_a_second_run_does_nothing(done, monkeypatch, capsys):
     monkeypatch.chdir(done.parents[1])
     assert main(["tiny.yaml", "--explain", "--json"]) == 0
     steps = json.loads(capsys.readouterr().out)
-    assert [step["state"] for step in steps] == ["keep"] * (len(STAGES) - 5), (
-        "all but augment, features, pretrain, route and track"
+    assert [step["state"] for step in steps] == ["keep"] * (len(STAGES) - 6), (
+        "all but augment, features, figures, pretrain, route and track"
     )
 
 
@@ -352,13 +352,12 @@ def _document(said: dict[str, Any]):
 def test_without_harmonize_there_are_no_such_stages():
     config = validate_settings(_document(BASE), Config)
     stages = select_stages(config)
-    without = {stage.name for stage in HARMONIZING} | {"augment", "features", "pretrain", "route", "track"}
+    unasked = {"augment", "features", "figures", "pretrain", "route", "track"}
+    without = {stage.name for stage in HARMONIZING} | unasked
     assert [stage.name for stage in stages] == [stage.name for stage in STAGES if stage.name not in without]
     assert all(set(stage.needs) <= {one.name for one in stages} for stage in stages)
     harmonized = select_stages(validate_settings(_document(settings()), Config))
-    assert [stage.name for stage in harmonized] == [
-        stage.name for stage in STAGES if stage.name not in ("augment", "features", "pretrain", "route", "track")
-    ]
+    assert [stage.name for stage in harmonized] == [stage.name for stage in STAGES if stage.name not in unasked]
 
 
 def test_spaces_that_do_not_exist_and_images_that_do_not_suit_are_all_told():

@@ -198,9 +198,10 @@ def test_every_field_of_every_reply_says_what_it_is_of_patients(name: str, form:
 
 
 def test_a_fact_that_may_be_longer_than_an_image_is_no_number_of_patients_images() -> None:
-    """Longer are words and lists of runs, and what a method says beside its tensors, which is rehearsed."""
+    """Longer are words and lists of runs and rounds, and what a method says beside its tensors, which is rehearsed."""
     long = {(name, one.name, one.of) for name, form in REPLIES for one in fields_of(form) if one.most > MOST_TEXT}
     assert long == {
+        ("figures", "rounds", Of.NAME),
         ("holds", "known", Of.NAME),
         ("introduce", "algorithm", Of.PARAMETER),
         ("train", "algorithm", Of.PARAMETER),
