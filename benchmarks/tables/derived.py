@@ -71,6 +71,13 @@ def one_message_phantom() -> Tables:
     return made
 
 
+def planned() -> Tables:
+    return {
+        **made_by("studies.planned").tables(read_measured("planned")),
+        **made_by("studies.beside_nnunet").tables(read_measured("beside_nnunet")),
+    }
+
+
 def recommendation() -> Tables:
     script, book = made_by("studies.recommendation"), read_measured("recommendation")
     made = {**{name: script.table(splits) for name, splits in book.items()}, "claims": script.claims(book)}
@@ -120,7 +127,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "one-message": one_message,
     "one-message-phantom": one_message_phantom,
     "own-norms": of_one("studies.own_norms", "own_norms"),
-    "planned": of_one("studies.planned", "planned"),
+    "planned": planned,
     "partitions": partitions,
     "poisoned": of_one("studies.poisoned", "poisoned"),
     "prompts": of_one("studies.prompts", "prompts"),
