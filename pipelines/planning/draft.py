@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import yaml
 
+from evaluation.wording import format_count
 from pipelines.planning.fingerprint import BEYOND_MEDIAN, Common, Reply, share_of_noise, weight_of
 from pipelines.planning.settings import Line, Plain, Plan
 from pipelines.requests.fingerprint import Measured
@@ -84,7 +85,7 @@ def _describe(
             yield "  So its figures say too little, and the plan is made without them."
     yield from (f"{site}: refused ({code}), and the plan is made without it" for site, code in sorted(refusals.items()))
     yield ""
-    count = f"{common.studies:.0f} studies of {len(common.sites)} hospitals"
+    count = f"{common.studies:.0f} studies of {format_count(len(common.sites), 'hospital', 'hospitals')}"
     shapes = f"spacing {_join(common.spacing)}, shape {_join(common.voxels)} ({axes}; medians of medians)"
     yield f"Together, {count}: {shapes}."
     if not all(isinstance(replies[site], Measured) for site in common.sites):
