@@ -13,6 +13,7 @@ class there are left out. No privacy. Splits 0 to 19 are reported; the rule was 
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -203,16 +204,22 @@ def claims(kept: Mapping[str, Mapping[str, list[dict]]]) -> dict[str, object]:
     return make_table(columns, rows)
 
 
-def main() -> None:
-    options = ask_splits(__doc__, "recommendation", splits=20)
+def collect_cases(options: argparse.Namespace, measure: Callable[[int, int, int | None], object]) -> None:
+    """Measure each split and setting that is not yet kept. measure: (split, parts, most lesions) -> what is kept."""
     torch.set_num_threads(1)
-    data, kept = one_message.computed(), read_measured(options.out)
+    kept = read_measured(options.out)
     for split in range(options.first, options.first + options.splits):
         for name, (parts, most) in SETTINGS.items():
             if str(split) not in kept.setdefault(name, {}):
-                kept[name][str(split)] = judged(cases(split, parts, most, data))
+                kept[name][str(split)] = measure(split, parts, most)
         write_measured(options.out, kept, indent=None)
         print(split, "done", flush=True)
+
+
+def main() -> None:
+    options = ask_splits(__doc__, "recommendation", splits=20)
+    data = one_message.computed()
+    collect_cases(options, lambda split, parts, most: judged(cases(split, parts, most, data)))
 
 
 if __name__ == "__main__":

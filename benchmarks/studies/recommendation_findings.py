@@ -22,10 +22,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.shared.options import ask_splits
-from benchmarks.shared.records import read_measured, write_measured
 from benchmarks.shared.skin import column, cut_lesions, deal_hospitals
 from benchmarks.studies import one_message
-from benchmarks.studies.recommendation import SCALE, SETTINGS, averaged, descended
+from benchmarks.studies.recommendation import SCALE, averaged, collect_cases, descended
 from evaluation.recommendation import (
     Measured,
     OtherGains,
@@ -181,14 +180,8 @@ def judged(split: list[Case]) -> list[dict[str, object]]:
 
 def main() -> None:
     options = ask_splits(__doc__, "recommendation_findings", splits=8)
-    torch.set_num_threads(1)
-    data, kept = one_message.computed(), read_measured(options.out)
-    for split in range(options.first, options.first + options.splits):
-        for name, (parts, most) in SETTINGS.items():
-            if str(split) not in kept.setdefault(name, {}):
-                kept[name][str(split)] = judged(cases(split, parts, most, data))
-        write_measured(options.out, kept, indent=None)
-        print(split, "done", flush=True)
+    data = one_message.computed()
+    collect_cases(options, lambda split, parts, most: judged(cases(split, parts, most, data)))
 
 
 if __name__ == "__main__":
