@@ -24,6 +24,7 @@ from torch.optim.swa_utils import update_bn
 from federation.matching import ChannelMoments, match_channels, order_norms
 from federation.task import Output, Task
 from privacy.dp.access import Rows
+from privacy.dp.chunks import at_once
 
 How: TypeAlias = Literal["centred", "adabn", "adabn_centred", "matched"]
 Quantile: TypeAlias = float | Literal["prevalence"]
@@ -82,10 +83,12 @@ def calibrate_model(
         ValueError: `matched` without moments, or as `federation.matching.match_channels`; `centred` without two
             classes, with a class per pixel, or without training rows; `adabn` and a network without batch norm.
     """
+    if how in ("adabn", "matched"):
+        train = task.cut_rows(train)
     if how == "matched":
         if moments is None:
             raise ValueError("matched needs the moments of the model's channels on its training images, found none")
-        norms = order_norms(module, task.inputs)
+        norms = order_norms(module, task.trained_inputs)
         return Calibrated(match_channels(module, moments, train.x, train.patient, norms))
     if how != "adabn" and task.kind != "classification":
         raise ValueError(f"centring needs a class an example, found {task.kind}; leave the variant out")
@@ -95,7 +98,8 @@ def calibrate_model(
             "leave the variant out for such a task, or give the hospital training patients"
         )
     if how != "centred":
-        module = adapt_batch_norms(module, train.x)
+        is_patched = task.patch is not None  # their features are as large as they are
+        module = adapt_batch_norms(module, train.x, batch=at_once(train.x, dense=True) if is_patched else BATCH)
     if how == "adabn":
         return Calibrated(module)
     at = 1 - float((train.y == 1).double().mean()) if quantile == "prevalence" else quantile

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from federation.findings import MOST_FINDINGS, findings_loss
 from federation.parameters import loaded
-from federation.windows import average_windows
-from privacy.dp.access import Batch, Forward
+from federation.windows import average_windows, cut_windows
+from privacy.dp.access import Batch, Forward, Rows
 from privacy.dp.chunks import apply_to_each_row, at_once
 from privacy.message import Params
 
@@ -144,6 +144,15 @@ class Task:
         """Shape of what a step of training sees of an example: a patch, or all of it."""
         return self.inputs if self.patch is None else (self.inputs[0], *self.patch)
 
+    def cut_rows(self, rows: Rows) -> Rows:
+        """What passes the network of rows in one piece: the rows, or of a model that is trained on patches the windows
+        that cover each image, with its patient.
+        """
+        if self.patch is None:
+            return rows
+        x, y = cut_windows(rows.x, self.patch), cut_windows(rows.y.unsqueeze(1), self.patch)[:, 0]
+        return Rows(x, y, rows.patient.repeat_interleave(len(x) // len(rows.x) if len(rows.x) else 1))
+
     def network(self) -> nn.Module:
         """A new network, initialized from torch's generator, or by `begun`."""
         module = self.give_frozen(self.model.build(inputs=self.inputs, classes=self.classes))
@@ -211,9 +220,8 @@ class Task:
 
     def probabilities(self, module: nn.Module, x: Tensor, *, alone: bool = False) -> Tensor:
         """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode, of a model that is trained on
-        patches by windows of that size; in regression (n, 1), the place
-        of the predicted number in its range, 0 = the low end, 1 = the high end; of findings (n, findings), each for
-        itself, so that a row does not sum to 1.
+        patches by windows of that size; in regression (n, 1), the place of the predicted number in its range, 0 = the
+        low end, 1 = the high end; of findings (n, findings), each for itself, so that a row does not sum to 1.
 
         alone: each example passes by itself, so that its probabilities do not depend on the others, not even by
         rounding. Values that are released with noise must be computed so: `privacy.dp.persample` says why.

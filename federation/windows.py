@@ -1,9 +1,11 @@
-"""Half-overlapping windows over images that are larger than what a network sees at once."""
+"""Windows over images that are larger than what a network sees at once: half-overlapping ones whose predictions are
+averaged, and as few as cover an image, where nothing is averaged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from privacy.dp.chunks import at_once
@@ -21,3 +23,21 @@ def average_windows(predict: Callable[[Tensor], Tensor], x: Tensor, window: Sequ
     pieces = at_once(x.new_empty(1, x.shape[1], *sides), dense=True)
     averaged: Tensor = sliding_window_inference(x, sides, pieces, predict, overlap=OVERLAP, mode="gaussian")
     return averaged
+
+
+def split_windows(x: Tensor, window: Sequence[int] | None) -> Iterator[Tensor]:
+    """The windows (n, C, *window) that cover images x (n, C, *spatial), as few as possible; the last along an axis ends
+    with the image. None: whole images.
+    """
+    if window is None:
+        yield x
+        return
+    from monai.data.utils import dense_patch_slices  # slow to import
+
+    for place in dense_patch_slices(x.shape[2:], tuple(window), tuple(window)):
+        yield x[(..., *place)]
+
+
+def cut_windows(x: Tensor, window: Sequence[int] | None) -> Tensor:
+    """The same windows as one tensor (n * m, C, *window), the m windows of an image behind each other."""
+    return x if window is None else torch.stack([*split_windows(x, window)], dim=1).flatten(0, 1)

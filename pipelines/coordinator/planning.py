@@ -27,9 +27,9 @@ from pipelines.planning.fingerprint import merge_fingerprints
 from pipelines.planning.rules import NoPlan
 from pipelines.planning.settings import CT, SMALL, Effort, Plan, plan_settings
 from pipelines.runs.exits import Exit, print_error
-from pipelines.settings.checks.route import ON_FEATURES
 from pipelines.settings.config import Config
 from pipelines.settings.load import check_config
+from pipelines.settings.route import find_patch_problem
 from privacy.pickled import reduce_error
 
 AskFar: TypeAlias = Callable[[Document, argparse.Namespace, Console], str]
@@ -104,13 +104,11 @@ def draft_plan(
 
 
 def _check_route(config: Config) -> None:
-    """Raises: NoPlan: a way to external sites looks at whole images, and a planned network is trained on patches."""
+    """Raises: NoPlan: a way to external sites cannot use models of patches, on which a planned network is trained."""
     lines = {} if config.route is None else config.route.lines
-    if whole := [f"{label} ({line.how.name})" for label, line in lines.items() if line.how.name not in ON_FEATURES]:
-        raise NoPlan(
-            f"route: {', '.join(whole)} look at whole images, and a planned network is trained on patches; remove it, "
-            f"or say {' or '.join(ON_FEATURES)}"
-        )
+    problems = [f"{label}: {text}" for label, line in lines.items() if (text := find_patch_problem(line.how))]
+    if problems:
+        raise NoPlan(f"a planned network is trained on patches; in route, {'; '.join(problems)}, or remove it")
 
 
 def _choose_effort(options: argparse.Namespace) -> Effort:

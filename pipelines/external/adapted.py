@@ -149,10 +149,10 @@ def ready_of(description: AdaptedDescription, module: nn.Module, digest: str) ->
     """The adapted network as a model for `pipelines.predict`."""
     described = description.models
     part = described.part_of(described.experts[-1])
-    names = shown_names(described)
+    task, names = described.task(part), shown_names(described)
     return Ready(
         module.eval(),
-        described.task(part),
+        task,
         described.images,
         description.source,
         description.gland,
@@ -163,6 +163,7 @@ def ready_of(description: AdaptedDescription, module: nn.Module, digest: str) ->
         names=names,
         ordered=described.ordered,
         digest=digest,
+        window=task.patch,
     )
 
 

@@ -20,7 +20,7 @@ from pipelines.external.models_file import Models, read_models, shown_names
 from pipelines.external.settings import ExternalSettings, files_of, missing_models, place_of, source_problems
 from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.runs.exits import Exit
-from pipelines.settings.route import PERSONAL, SHARED
+from pipelines.settings.route import PERSONAL, SHARED, find_patch_problem
 from privacy.message import Json
 from privacy.settings_error import Problem
 
@@ -73,6 +73,9 @@ def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
     described, images = models.described, models.described.images
     parts = {PERSONAL: described.personal, SHARED: described.shared}
     problems = [*source_problems(settings.source, images), *missing_models(settings.how, parts)]
+    patched = any(getattr(part.model, "patch", None) is not None for part in parts.values() if part is not None)
+    if patched and (text := find_patch_problem(settings.how)):
+        problems.append(Problem(("how",), f"the models are trained on patches, and {text}"))
     if described.gland and not settings.gland and not settings.no_gland:
         text = "missing; the models learnt from images cut about the gland: give the folder of your own gland masks, "
         text += "<patient>.nii.gz, or say no_gland: true to cut about the image's middle"

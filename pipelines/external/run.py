@@ -22,6 +22,7 @@ from rich.console import Console
 from torch import Tensor
 
 from federation.randomness import derive_seed
+from federation.windows import cut_windows
 from personalize.adaptation import Adapted
 from personalize.routing_outside import Routing
 from pipelines.batch.loop import NOTICE, Results, collect_results, finish_batch
@@ -141,7 +142,8 @@ def _serve_model(job: Job, studies: Sequence[ReadStudy], console: Console) -> Se
     with show_progress("adapt", console=console):
         try:
             experts = build_networks(job.models, how, device)
-            module, adapted = adapt_network(experts, x, how, kind=described.kind, seed=seed)
+            pieces = cut_windows(x, described.task(described.part_of(described.experts[-1])).patch)
+            module, adapted = adapt_network(experts, pieces, how, kind=described.kind, seed=seed)
         except ValueError as error:
             raise ConfigError([problem_at(job.document, Problem(("how",), str(error)))]) from error
     served = AsTrained() if adapted is not None and adapted.epoch is None else how
@@ -161,7 +163,7 @@ def _serve_model(job: Job, studies: Sequence[ReadStudy], console: Console) -> Se
         "studies": len(studies),
         "images": len(x),
         **_course_of(adapted),
-        "coefficients": to_plain(shares_of_experts(module, x, description.models.experts, batch=batch)),
+        "coefficients": to_plain(shares_of_experts(module, pieces, description.models.experts, batch=batch)),
         "kept": len(data) <= LARGEST_KEPT,
     }
     _write_results(Path(settings.out), account, adapted, described.names, data)

@@ -20,7 +20,7 @@ from pipelines.hospital.frozen import SCALE as FEATURES
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import Opening
 from pipelines.loader.validation import to_plain
-from pipelines.models.file import CENTRING, FIXED, FORMAT, PREFIX, READY, SCALED, digest_of, ended_in, window_in
+from pipelines.models.file import CENTRING, FIXED, FORMAT, PREFIX, READY, SCALED, digest_of, ended_in, find_window
 from pipelines.models.likeness import ENDING, likeness_of, to_file
 from pipelines.models.translator_file import FOLDER, read_translator, remove_places
 from pipelines.runs.store import DiskFolder, library_versions
@@ -88,7 +88,7 @@ def make_ready(
     name = _choose_place(folder, label, data, facts)
     folder.remove(f"{name}{ENDING}")  # left by another model
     folder.write(f"{name}.safetensors", data)
-    likeness = likeness_of(served.module, of_patients(cohort), window_in(origin), hospital.device)
+    likeness = likeness_of(served.module, of_patients(cohort), find_window(origin, start.task), hospital.device)
     if likeness is not None:
         folder.write(f"{name}{ENDING}", to_file(likeness, digest_of(data)))
 

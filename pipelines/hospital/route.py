@@ -22,6 +22,7 @@ from federation.matching import ChannelMoments, match_channels, order_norms
 from federation.parameters import loaded, section
 from federation.randomness import derive_seed, use_seed
 from federation.task import Task
+from federation.windows import cut_windows
 from personalize.adaptation import Adapted
 from personalize.adaptation_baselines import ensemble, tent
 from personalize.adaptation_rotation import RotationNetwork
@@ -43,7 +44,7 @@ from pipelines.requests.scores import LabelScores, MaskScores
 from pipelines.requests.writing import read_reply
 from pipelines.runs.listing import list_paths
 from pipelines.runs.store import DiskFolder
-from pipelines.settings.route import FineTuned, How, Matched
+from pipelines.settings.route import FineTuned, How, Matched, find_patch_problem
 from privacy.dp.access import Rows, Split
 from privacy.dp.capability import restrict_access
 from privacy.dp.events import NON_PRIVATE, describe_event
@@ -154,8 +155,14 @@ class Came(NamedTuple):
 
 
 def _apply_way(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, seed: int) -> Came:
-    """Apply a way to the models and all images. Raises: ValueError: models and way do not fit together."""
+    """Apply a way to the models and all images. Models of patches are adapted to the windows that cover the images.
+
+    Raises:
+        ValueError: models and way do not fit together.
+    """
     models = list(experts.values())
+    if task.patch is not None and (text := find_patch_problem(how)):
+        raise ValueError(text)
     if how.name == "average":
         return Came(models)
     if how.name == "ensemble":
@@ -163,7 +170,7 @@ def _apply_way(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task
     if how.name == "as_trained":
         return Came(models[-1])
     if how.name == "tent":
-        module, adapted = tent(models[-1], x, how, kind=task.kind, seed=seed)
+        module, adapted = tent(models[-1], cut_windows(x, task.patch), how, kind=task.kind, seed=seed)
         return Came(module if adapted.probabilities is None else adapted.probabilities, adapted)
     if how.name == "ttt":
         if not isinstance(models[-1], RotationNetwork):
@@ -171,10 +178,12 @@ def _apply_way(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task
         return Came(*train_at_test(models[-1], x, how, kind=task.kind, seed=seed))
     if isinstance(how, FineTuned | Matched):
         raise ValueError(f"{how.name} needs more than images and models, which adaptation does not see")
-    network, adapted = routed(models, x, how, kind=task.kind, seed=seed)
+    pieces = cut_windows(x, task.patch)
+    network, adapted = routed(models, pieces, how, kind=task.kind, seed=seed)
     if not isinstance(network, Routed):
         return Came(network, adapted)
-    by_image = torch.cat([coefficients(network, part) for part in torch.split(x, how.batch)])
+    by_piece = torch.cat([coefficients(network, part) for part in torch.split(pieces, how.batch)])
+    by_image = by_piece.reshape(len(x), -1, *by_piece.shape[1:]).mean(dim=1)
     made = network if adapted.probabilities is None else adapted.probabilities
     return Came(made, adapted, tuple(network.layers), summarize_coefficients(by_image))
 
@@ -187,7 +196,8 @@ def _match_model(question: Route, how: Matched, model: nn.Module, task: Task, ro
     if mean is None or square is None:
         raise ValueError("matched needs the moments of the model's channels, and none came")
     moments = ChannelMoments(mean.double().cpu(), square.double().cpu(), value_or_none(question.channel_noise) or 0.0)
-    return Came(match_channels(model, moments, rows.x, rows.patient, order_norms(model, task.inputs, how.norms)))
+    pieces, norms = task.cut_rows(rows), order_norms(model, task.trained_inputs, how.norms)
+    return Came(match_channels(model, moments, pieces.x, pieces.patient, norms))
 
 
 def _fine_tune(

@@ -174,19 +174,18 @@ def ended_in(facts: Mapping[str, Json]) -> str:
     return f"cut off by the hospital's privacy {facts['ended']} after {facts.get('rounds_trained')}{of} rounds"
 
 
-def window_in(facts: Mapping[str, Json]) -> tuple[int, ...] | None:
-    """Sides of the network's input window; None = whole images."""
-    return None if facts.get("window") is None else tuple(wholes_of(facts, "window"))
+def find_window(facts: Mapping[str, Json], task: Task) -> tuple[int, ...] | None:
+    """Sides of the network's input window; None = whole images. Of a model that is trained on patches, theirs."""
+    return task.patch if facts.get("window") is None else tuple(wholes_of(facts, "window"))
 
 
 def _read_window(facts: Mapping[str, Json], task: Task) -> tuple[int, ...] | None:
-    """As `window_in`; of a model that is trained on patches never None.
+    """As `find_window`.
 
     Raises:
         ValueError: it has other sides than the images of the task, or larger ones.
     """
-    known, sides = window_in(facts), task.inputs[1:]
-    window = task.patch if known is None else known
+    sides, window = task.inputs[1:], find_window(facts, task)
     if window is not None and (
         len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=True))
     ):

@@ -9,7 +9,7 @@ the model. No message contains them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from evaluation.unlike import FEWEST, Floats, Reference, average_by_study, compute_features, reference_of
 from federation.task import Output
+from federation.windows import split_windows
 from pipelines.data.cohort import Cohort
 from pipelines.data.split import SPLITS
 from privacy.dp.chunks import at_once
@@ -82,7 +83,7 @@ def describe_examples(module: nn.Module, x: Tensor, window: Sequence[int] | None
     for part in torch.split(x, at_once(x, dense=True)):
         inputs.append(compute_features(part.cpu().numpy()))
         with torch.no_grad():
-            pooled = [_pool_features(module(piece)) for piece in _split_windows(part, window)]
+            pooled = [_pool_features(module(piece)) for piece in split_windows(part, window)]
         features.append(torch.stack(pooled).mean(dim=0).double().cpu().numpy())
     return {"inputs": np.concatenate(inputs), "features": np.concatenate(features)}
 
@@ -95,17 +96,6 @@ def _pool_features(output: object) -> Tensor:
         return output.features
     flat = output.features.flatten(2)
     return torch.cat([flat.mean(dim=2), flat.std(dim=2, correction=0)], dim=1)
-
-
-def _split_windows(x: Tensor, window: Sequence[int] | None) -> Iterator[Tensor]:
-    """Whole images, or windows that cover them."""
-    if window is None:
-        yield x
-        return
-    from monai.data.utils import dense_patch_slices  # slow to import
-
-    for place in dense_patch_slices(x.shape[2:], tuple(window), tuple(window)):
-        yield x[(..., *place)]
 
 
 def likeness_of(

@@ -116,6 +116,19 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "matched": (SHARED,),
 }
 """The models that a way needs: of the method with one shared model, or of the method with one model per site."""
+ON_PATCHES = tuple(name for name in NEEDS if name != "ttt")
+"""Ways that can use models that are trained on patches."""
+
+
+def find_patch_problem(how: How) -> str:
+    """Why a way cannot use models that are trained on patches; empty = it can. A way that looks at images
+    then sees the windows that cover them, each as an image of its own.
+    """
+    if how.name not in ON_PATCHES:
+        return f"{how.name} looks at whole images; say {' or '.join(ON_PATCHES)}"
+    if getattr(how, "mode", "all") == "online":
+        return f"{how.name} online predicts each image in one piece before its step; say mode: all"
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)

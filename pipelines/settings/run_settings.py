@@ -105,7 +105,7 @@ def is_buildable(task: Task) -> bool:
 
 @lru_cache(maxsize=64)
 def try_network(task: Task) -> None:
-    """Give two examples of zeros to the network of a task; done once, the global random state is not changed.
+    """Give two examples of zeros, or patches, to the network of a task; once, and without changing the random state.
 
     Raises:
         TooLarge: it has too many parameters; nothing of it was allocated.
@@ -113,7 +113,7 @@ def try_network(task: Task) -> None:
     """
     check_size(None, task)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        task.network().eval()(torch.zeros(2, *task.inputs))
+        task.network().eval()(torch.zeros(2, *task.trained_inputs))
 
 
 def rehearse_method(run: RunSettings, label: str, method: Algorithm) -> Forms | None:

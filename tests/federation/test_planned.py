@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 from dataclasses import replace
@@ -18,13 +19,16 @@ from torch.nn import functional
 import methods
 from consilium.testing import testbed
 from federation.algorithm import find_class_needs, find_work_problems
+from federation.calibration import calibrate_model
 from federation.descent import Site, Work
+from federation.matching import measure_channels, order_norms, weigh_rows
 from federation.models.planned import Planned
 from federation.parameters import loaded
 from federation.patches import build_patch_views
 from federation.rehearsal import initial_parameters, rehearse_events, zero_patients
 from federation.rounds import Schedule
 from federation.task import Output, Task, overlap_loss
+from federation.windows import cut_windows
 from privacy.dp.access import Batch, Rows, open_access
 from privacy.dp.events import compose_events
 from privacy.dp.modules import find_unfit_parts
@@ -108,6 +112,54 @@ def test_images_are_predicted_and_scored_by_monais_windows_and_nothing_larger_pa
         losses = task.validation(network, Batch(x, y))
     assert torch.allclose(losses, overlap_loss(Output(logits, logits), y), atol=1e-10)
     assert sizes == {how.patch}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_windows_cover_every_voxel_and_are_as_few_as_can_be(data):
+    axes = data.draw(st.integers(2, 3))
+    window = [data.draw(st.integers(1, 5)) for _ in range(axes)]
+    sides = [data.draw(st.integers(side, 3 * side)) for side in window]
+    n = data.draw(st.integers(1, 3))
+    x = torch.arange(n * math.prod(sides)).reshape(n, 1, *sides)
+    pieces = cut_windows(x, window)
+    each = math.prod(-(-side // length) for side, length in zip(sides, window, strict=True))
+    assert pieces.shape == (n * each, 1, *window)
+    by_image = pieces.reshape(n, -1)
+    for image, its_pieces in zip(x, by_image, strict=True):
+        assert set(its_pieces.tolist()) == set(image.flatten().tolist())
+    assert cut_windows(x, None) is x
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_norms_are_adapted_and_matched_by_patches_of_each_patient(plan):
+    how, inputs = replace(plan[0], norm="batch"), plan[1]
+    task = task_of(how, inputs)
+    network = seeded(task).float().eval()
+    rows = Rows(
+        torch.randn(3, *inputs),
+        torch.randint(0, 3, (3, *inputs[1:])),
+        torch.tensor([0, 1, 1]),
+    )
+    pieces = task.cut_rows(rows)
+    each = len(pieces.x) // 3
+    assert each > 1 and pieces.patient.tolist() == [0] * each + [1] * 2 * each
+    for number, (image, mask) in enumerate(zip(rows.x, rows.y, strict=True)):
+        at = slice(number * each, (number + 1) * each)
+        both = torch.stack([pieces.x[at, 0].flatten(), pieces.y[at].flatten().float()])
+        pairs = torch.stack([image[0].flatten(), mask.flatten().float()])
+        assert torch.equal(torch.unique(both, dim=1), torch.unique(pairs, dim=1)), "each voxel with its own class"
+    sizes = set()
+    handle = network.register_forward_pre_hook(lambda _, inputs: sizes.add(tuple(inputs[0].shape[2:])))
+    adapted = calibrate_model(task, network, rows, "adabn").module
+    norms = order_norms(network, task.trained_inputs)
+    moments = measure_channels(network, pieces.x, weigh_rows(pieces.patient), norms)
+    matched = calibrate_model(task, network, rows, "matched", moments=moments).module
+    handle.remove()
+    assert sizes == {how.patch}
+    assert not torch.equal(adapted.stem.norm1.running_mean, network.stem.norm1.running_mean)
+    with torch.no_grad():  # the moments are its own, so nothing is left to match
+        assert torch.allclose(matched(pieces.x).logits, network(pieces.x).logits, atol=1e-4)
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)

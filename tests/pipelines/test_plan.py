@@ -26,6 +26,7 @@ from pipelines.hospital.fingerprint import SHARE, count_comparisons, noise_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.quarantine import MEANING, read_linkage
 from pipelines.hospital.worker import make_worker
+from pipelines.loader.files import CONFIGS
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
@@ -358,8 +359,13 @@ def test_what_is_no_segmentation_is_refused_before_anybody_is_asked(tmp_path, mo
 
 def test_a_route_that_looks_at_whole_images_is_refused_before_anybody_is_asked(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["prostate_gland_volumes.yaml", "--small"]) == Exit.CONFIG
-    assert "route: routing (routing) look at whole images" in " ".join(capsys.readouterr().err.split())
+    shipped = (CONFIGS / "prostate_gland_volumes.yaml").read_text()
+    assert shipped.count("name: routing") == 1
+    Path("run.yaml").write_text(shipped.replace("name: routing", "name: routing, mode: online"))
+    assert main(["run.yaml", "--small"]) == Exit.CONFIG
+    assert "in route, routing: routing online predicts each image in one piece" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert not Path("runs").exists()
 
 

@@ -18,7 +18,7 @@ from personalize import AnyAlgorithm
 from personalize.adaptation_baselines import Tent, tent
 from personalize.routing_outside import Routing, route_experts
 from pipelines.settings.image_spaces import find_line_spaces
-from pipelines.settings.route import SHARED, How, Line, Matched, Route
+from pipelines.settings.route import SHARED, How, Line, Matched, Route, find_patch_problem
 from pipelines.settings.run_settings import RunSettings, select_model
 from privacy.settings_error import Problem, problems_of
 
@@ -103,11 +103,8 @@ def _find_way_problem(run: RunSettings, line: Line, label: str) -> str:
     method, how = run.train.methods[label], line.how.name
     if isinstance(select_model(run, label), OnFeatures) and how not in ON_FEATURES:
         return f"{label} is on fixed features, and {how} looks at images; say {' or '.join(ON_FEATURES)}"
-    if getattr(select_model(run, label), "patch", None) is not None and how not in ON_FEATURES:
-        return (
-            f"{label} is trained on patches, and {how} looks at whole images; say {' or '.join(ON_FEATURES)}, or take "
-            "unet"
-        )
+    if getattr(select_model(run, label), "patch", None) is not None and (text := find_patch_problem(line.how)):
+        return f"{label} is trained on patches, and {text}, or take unet"
     if (how == "ttt") != (method.name == "fedavg_turns"):
         return f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"
     return ""
@@ -139,7 +136,8 @@ def _rehearse_way(
         for method, task in networks:
             check_size(method, task)
         experts = [method.network(task) for method, task in networks]
-        x = torch.zeros(2, *inputs)
+        patched = networks[-1][1].patch is not None
+        x = torch.zeros(2, *(networks[-1][1].trained_inputs if patched else inputs))
         if isinstance(how, Routing):
             route_experts(experts, x, replace(how, epochs=0, mode="all"), kind=kind)
         elif isinstance(how, Matched):
