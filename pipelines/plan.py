@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pipelines.coordinator.arguments import add_transport_arguments, parse_with_transport
 from pipelines.loader.command_line import announce, command_parser, importing
 from pipelines.loader.document import ConfigError, Document
 from pipelines.runs.exits import end_process
@@ -29,7 +30,7 @@ GIB = {"gib": 1.0, "mib": 2**-10, "gb": 1e9 / 2**30, "mb": 1e6 / 2**30, "": 1.0}
 def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Plan, and return the exit code (see docs/reference/exit-codes.md)."""
     line = parser(prog)
-    options = line.parse_args(arguments)
+    options = parse_with_transport(line, arguments)
     os.umask(0o077)  # a configuration names folders, and later perhaps patients
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160, emoji=False)
     if options.out is not None and Path(options.out).exists():
@@ -83,10 +84,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
         "--small", action="store_true", help="for a processor alone: 1 GiB, narrow, 40 rounds of 25 steps"
     )
     made.add_argument("--ct", action="store_true", help="images are CT (DICOM headers say so, NIfTI files do not)")
-    made.add_argument("--engine", choices=("in_process", "flare"), default="in_process", help="who carries questions")
-    made.add_argument("--kit", metavar="FOLDER", help="with --engine flare: the startup kit of who submits the run")
-    made.add_argument("--patience", type=float, default=60.0, metavar="MIN", help="how long to wait for hospitals")
-    made.add_argument("--silence", type=float, default=60.0, metavar="S", help="after which a hospital counts as gone")
+    add_transport_arguments(made)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -45,18 +46,47 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument("--headers", action="store_true", help="as --check, and look inside the files: a line a site")
     made.add_argument("--fingerprint", action="store_true", help="ask hospitals what their studies are; run nothing")
     made.add_argument("--explain", action="store_true", help="say what would run and why; run nothing")
-    made.add_argument("--engine", choices=("in_process", "flare"), default="in_process", help="who carries questions")
-    made.add_argument("--kit", metavar="FOLDER", help="with --engine flare: the startup kit of who submits the run")
-    made.add_argument("--patience", type=float, default=60.0, metavar="MIN", help="how long to wait for hospitals")
-    made.add_argument("--silence", type=float, default=60.0, metavar="S", help="after which a hospital counts as gone")
+    add_transport_arguments(made)
     add_json_argument(made)
     return made
+
+
+def add_transport_arguments(made: argparse.ArgumentParser) -> None:
+    """How questions reach the hospitals."""
+    made.add_argument("--engine", choices=("in_process", "flare"), default="in_process", help="who carries questions")
+    made.add_argument("--kit", metavar="FOLDER", help="with --engine flare: the startup kit of who submits the run")
+    for flag, unit, text in (
+        ("--patience", "MIN", "with --engine flare: how long to wait for hospitals"),
+        ("--silence", "S", "with --engine flare: after which a hospital counts as gone"),
+    ):
+        made.add_argument(flag, type=_parse_duration, default=60.0, metavar=unit, help=text)
+
+
+def parse_with_transport(line: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a command whose questions go to hospitals; argparse ends the process with code 2 if they are
+    wrong.
+    """
+    options = line.parse_args(arguments)
+    if options.kit is not None and options.engine != "flare":
+        line.error(f"--kit: {options.kit}, and hospitals are simulated here; say --engine flare, or remove it")
+    return options
+
+
+def _parse_duration(text: str) -> float:
+    """A finite number above 0. Raises: argparse.ArgumentTypeError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number > 0, as in 60, found {text!r}")
+    return number
 
 
 def parse_arguments(arguments: Sequence[str] | None, prog: str = PROG) -> argparse.Namespace:
     """The options of a run; argparse ends the process with code 2 if they are wrong."""
     line = parser(prog)
-    options = line.parse_args(arguments)
+    options = parse_with_transport(line, arguments)
     if options.only and (options.first or options.until):
         line.error("--only goes alone; --from and --until go together")
     return options

@@ -138,10 +138,6 @@ def flare_problems(options: argparse.Namespace) -> list[Problem]:
         if is_set:
             text = f"{flag}: checks this machine only; run it without --engine flare"
             problems.append(Problem((), text))
-    if not options.patience > 0 or not options.silence > 0:
-        problems.append(
-            Problem((), f"--patience and --silence must be > 0, found {options.patience} and {options.silence}")
-        )
     kit = Path(options.kit or "")
     if options.kit is None or not (kit / "startup" / "fed_admin.json").is_file():
         kit_text = options.kit or "missing"

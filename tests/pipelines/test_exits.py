@@ -117,3 +117,21 @@ def test_a_path_that_cannot_be_read_is_an_error_of_the_command_line(path, comman
     assert code == Exit.CONFIG, said
     (told,) = [line for line in said.splitlines() if path in line and "reading" not in line][:1]
     assert len(told.split()) > 3 and "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--patience", "nan"], "--patience: must be a number > 0, as in 60, found 'nan'"),
+        (["--patience", "0"], "--patience: must be a number > 0, as in 60, found '0'"),
+        (["--silence", "inf"], "--silence: must be a number > 0, as in 60, found 'inf'"),
+        (["--silence", "soon"], "--silence: must be a number > 0, as in 60, found 'soon'"),
+        (["--kit", "kit"], "--kit: kit, and hospitals are simulated here; say --engine flare"),
+    ],
+)
+def test_options_of_the_transport_are_refused_before_anything_is_read(command, options, reason, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "nowhere.yaml", *options])
+    assert ended.value.code == Exit.CONFIG
+    assert reason in " ".join(capsys.readouterr().err.split())
