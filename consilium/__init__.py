@@ -14,7 +14,7 @@ from consilium.errors import RunFailed
 from consilium.examples import Examples
 from consilium.far import Flare
 from consilium.registering import own, register
-from consilium.results import Results, Round, Score, Statement
+from consilium.results import Difference, Results, Round, Score, Statement
 from consilium.running import run, train
 from consilium.sweeping import Sweep, sweep
 from federation.descent import Work
@@ -29,6 +29,7 @@ from privacy.release.policy import Policy
 
 __all__ = [
     "ConfigError",
+    "Difference",
     "Examples",
     "Flare",
     "PatientLevel",

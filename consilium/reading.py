@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from consilium.results import REPORT, Results, Round, Score, Statement, digest_of, model_at
+from consilium.results import REPORT, Difference, Results, Round, Score, Statement, digest_of, model_at
 from evaluation.records import RunPage
-from evaluation.rows import AT_ONE, ScoreRow
+from evaluation.rows import AT_ONE, PairRow, ScoreRow
 from pipelines.coordinator.artifacts import (
     RoundFigures,
     read_answers,
@@ -65,6 +65,7 @@ def read_results(
         {path: digest_of(path) for path in own_files},
         {path: _ledger_head(path) for site_folder in folder_of_site.values() if (path := site_folder / FILE).is_file()},
         tuple(_build_round(each, losses) for each in read_round_figures(ended.artifacts.get("figures"))),
+        tuple(_build_difference(row) for row in sorted(page.pairs, key=lambda row: row.protocol in AT_ONE)),
     )
 
 
@@ -105,6 +106,12 @@ def _build_score(row: ScoreRow) -> Score:
     """One row of the report as a `Score`."""
     where = row.sites[0] if row.protocol in AT_ONE else row.protocol
     return Score(row.method, where, row.measure, row.value, *row.widest, row.assessable, row.patients)
+
+
+def _build_difference(row: PairRow) -> Difference:
+    """A pair of the report as a `Difference`."""
+    where = row.sites[0] if row.protocol in AT_ONE else row.protocol
+    return Difference(row.method, row.other, where, row.measure, row.gain, row.low, row.high, row.assessable)
 
 
 def _read_statements(report: Path) -> dict[str, Statement]:

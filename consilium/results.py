@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -52,6 +52,28 @@ class Score:
     high: float
     assessable: bool
     patients: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better `method` is than `other` by the task's own measure, on the same patients; positive = better.
+    hospital: as in `Score`. low, high: the wider of its 95 % intervals over patients and over trainings.
+    """
+
+    method: str
+    other: str
+    hospital: str
+    measure: str
+    value: float
+    low: float
+    high: float
+    assessable: bool
+
+    @property
+    def turned(self) -> Difference:
+        """The same, of the other method over this one."""
+        low, high = -self.high, -self.low
+        return replace(self, method=self.other, other=self.method, value=-self.value, low=low, high=high)
 
 
 @dataclass(frozen=True)
@@ -101,7 +123,8 @@ class Results:
     the digest of the weights with which its networks began, and what is said of them; none for random numbers. losses:
     method -> hospital -> round -> validation loss. statements: by hospital. recommended: hospital -> the method that
     its page recommends; None for none, and where the hospital is on another machine and keeps its decision to itself.
-    rounds: what hospitals told of each round; empty unless the settings ask for it.
+    rounds: what hospitals told of each round; empty unless the settings ask for it. differences: of any two methods,
+    each pair once, the mean over hospitals first.
     not_guaranteed: what this run does not promise that a run at real hospitals by reviewed code would; each a sentence.
     settings, digests, heads: the file of settings, SHA-256 of its own files (its models, its report) and ends of its
     hospitals' ledgers when it ended. What is not among them is not of this run.
@@ -121,6 +144,7 @@ class Results:
     digests: Mapping[Path, str] = field(repr=False)
     heads: Mapping[Path, tuple[int, str] | None] = field(repr=False)
     rounds: tuple[Round, ...] = field(default=(), repr=False)
+    differences: tuple[Difference, ...] = field(default=(), repr=False)
 
     @property
     def page(self) -> Path:
@@ -161,6 +185,20 @@ class Results:
             known_scores = sorted({(row.method, row.hospital, row.measure) for row in self.rows})
             raise KeyError(f"no score of {method!r}, {hospital!r}, {measure!r}; there are {known_scores}")
         return matches[0]
+
+    def compare(self, method: str, other: str, hospital: str = "") -> Difference:
+        """How much better a method is than another one. hospital: "" = the mean over hospitals, or the only one.
+
+        Raises:
+            KeyError: they were not both scored on the same patients there.
+        """
+        for row in self.differences:
+            if hospital in ("", row.hospital) and {row.method, row.other} == {method, other}:
+                return row if row.method == method else row.turned
+        known = sorted({(row.method, row.other, row.hospital) for row in self.differences})
+        raise KeyError(
+            f"no comparison of {method!r} with {other!r} at {hospital or 'all hospitals'!r}; there are {known}"
+        )
 
     def table(self, measure: str = "") -> str:
         """One measure as a table of text. measure: "" = AUC, Dice or MAE, where it is there, else the first."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evaluation.choice import interval_sign
 from evaluation.numbers import CORRELATION
-from evaluation.rows import AT_ONE, PRIVATE, GapRow, ScoreRow
+from evaluation.rows import AT_ONE, PRIVATE, GapRow, PairRow, ScoreRow
 
 
 def rows_by_column(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
@@ -68,9 +68,20 @@ def count_decided_gains(rows: Sequence[ScoreRow], measure: str) -> dict[str, tup
     return {m: (signs.count(1), signs.count(-1), len(signs)) for m, signs in gains.items()}
 
 
-def column_name(row: ScoreRow | GapRow) -> str:
+def column_name(row: ScoreRow | GapRow | PairRow) -> str:
     """The column of a row in a table: a test site, or "/" and a protocol over sites."""
     return row.sites[0] if row.protocol in AT_ONE else f"/{row.protocol}"
+
+
+def pairs_by_column(rows: Sequence[PairRow]) -> dict[str, dict[tuple[str, str], PairRow]]:
+    """Column -> (method, other) -> the method's gain over the other, of both ways round; the mean over hospitals
+    first.
+    """
+    columns: dict[str, dict[tuple[str, str], PairRow]] = {}
+    for row in sorted(rows, key=lambda row: (row.protocol in AT_ONE, row.sites)):
+        turned = replace(row, method=row.other, other=row.method, gain=-row.gain, low=-row.high, high=-row.low)
+        columns.setdefault(column_name(row), {}).update({(row.method, row.other): row, (row.other, row.method): turned})
+    return columns
 
 
 def weak_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:

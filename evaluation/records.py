@@ -20,7 +20,7 @@ from evaluation.harmony import Harmony
 from evaluation.leaving import Left
 from evaluation.numbers import Number
 from evaluation.patients import Characteristic
-from evaluation.rows import GainRow, GapRow, ScoreRow
+from evaluation.rows import GainRow, GapRow, PairRow, ScoreRow
 from evaluation.wording import Words
 from privacy.release.statement import Audit, Statement
 
@@ -164,7 +164,8 @@ class RunPage:
     external line over which the gains of other lines are computed. augmented: hospitals' synthetic training images, if
     any were asked for. others: code from outside this package. at_home: what federated lines gain over the best that
     hospitals keep to themselves. outliers: of single hospitals in training. merging: how replies were merged, and
-    whether single ones can be judged, in words. number: what is predicted, if that is a number.
+    whether single ones can be judged, in words. number: what is predicted, if that is a number. pairs: any two
+    methods compared.
     """
 
     title: str
@@ -208,6 +209,7 @@ class RunPage:
     number: Number | None = None
     ordered: bool = False
     findings: Several = Several()
+    pairs: tuple[PairRow, ...] = ()
 
     @property
     def bands(self) -> tuple[str, ...]:

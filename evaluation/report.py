@@ -16,7 +16,15 @@ from evaluation.answers import run_answers, site_answers
 from evaluation.choice import primary_measure
 from evaluation.classes import KINDS, class_measure_name, list_mean_classes
 from evaluation.drawing import Picture
-from evaluation.grid import column_name, column_patients, count_decided_gains, rows_by_column, weak_columns, weak_rows
+from evaluation.grid import (
+    column_name,
+    column_patients,
+    count_decided_gains,
+    pairs_by_column,
+    rows_by_column,
+    weak_columns,
+    weak_rows,
+)
 from evaluation.harmonized import find_unadapted_lines, select_overall_rows
 from evaluation.leaving import compute_totals, list_patient_records
 from evaluation.many import rank_hospitals
@@ -54,6 +62,8 @@ def render_coordinator_page(page: RunPage) -> str:
         held=column_patients(page.scores),
         decided=count_decided_gains(page.scores, primary_measure(page.scores)),
         tables=_unique_in_order(row.method for row in page.scores),
+        pairs=pairs_by_column(page.pairs),
+        compared=_unique_in_order(name for row in page.pairs for name in (row.method, row.other)),
         weak=weak_rows(_whole_rows(page.scores, page.scored_parts)),
         trainings=max((row.trainings for row in page.scores), default=1),
         over_sites=[p for p in (PRIVATE_MEAN, OVERALL, PUBLIC) if any(row.protocol == p for row in page.scores)],

@@ -116,6 +116,23 @@ class GainRow:
 
 
 @dataclass(frozen=True)
+class PairRow:
+    """How much better `method` is than `other` on the same patients: gain, positive = better, with the wider of its
+    intervals over patients and over trainings (95 %). protocol, sites, measure, assessable: as in `ScoreRow`, of both.
+    """
+
+    method: str
+    other: str
+    protocol: str
+    sites: tuple[str, ...]
+    measure: str
+    gain: float
+    low: float
+    high: float
+    assessable: bool
+
+
+@dataclass(frozen=True)
 class GapRow:
     """What a line is worth in comparison with untranslated images and the oracle, on the same patients.
 

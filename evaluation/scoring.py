@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +43,18 @@ from evaluation.protocols import (
     score_public,
     summarise_copies,
 )
-from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
+from evaluation.rows import (
+    OUTSIDE,
+    OUTSIDE_MEAN,
+    OVERALL,
+    PRIVATE,
+    PRIVATE_MEAN,
+    PUBLIC,
+    GainRow,
+    PairRow,
+    ScoreRow,
+    select_wider,
+)
 
 
 def score_rows(
@@ -83,6 +95,63 @@ def score_rows(
             for place, ours in by_place.items()
         )
     return tuple(rows)
+
+
+def pair_rows(
+    tables: Mapping[str, Table],
+    measure: Measure,
+    *,
+    limits: Limits = STANDARD,
+    repeats: Mapping[str, Sequence[Table]] = MappingProxyType({}),
+    by_site: bool = True,
+) -> tuple[PairRow, ...]:
+    """The gain of every method over every other one: the mean over hospitals, and `by_site` at each hospital.
+
+    Each pair stands once, the method that comes first in `tables` over the later one. A pair without the same patients
+    at a place, as where a hospital refused one of them, is left out there.
+
+    Args:
+        tables, repeats: as in `score_rows`.
+    """
+    trained = {method: (table, *repeats.get(method, ())) for method, table in tables.items()}
+    scores = {
+        method: _score_trainings(each, [pool_samples(table) for table in each], measure, limits)
+        for method, each in trained.items()
+    }
+    several = any(place[0] == PRIVATE_MEAN for by_place in scores.values() for place in by_place)
+    protocols = {PRIVATE_MEAN, PRIVATE} if by_site and several else {PRIVATE_MEAN if several else PRIVATE}
+    return tuple(
+        _make_pair(first, second, place, measure, ours, theirs, limits)
+        for (first, one_by_place), (second, other_by_place) in itertools.combinations(scores.items(), 2)
+        for place, ours in one_by_place.items()
+        if place[0] in protocols and (theirs := other_by_place.get(place)) and ours[0].support == theirs[0].support
+    )
+
+
+def _make_pair(
+    method: str,
+    other: str,
+    place: Place,
+    measure: Measure,
+    ours: Sequence[Score],
+    theirs: Sequence[Score],
+    limits: Limits,
+) -> PairRow:
+    gains = _pair_gains(ours, theirs, measure, limits)
+    over = _average_scores(gains, limits)
+    trained = _interval_over_trainings([gain.estimate.value for gain in gains])
+    low, high = select_wider((over.estimate.low, over.estimate.high), trained)
+    return PairRow(
+        method=method,
+        other=other,
+        protocol=place[0],
+        sites=place[1],
+        measure=measure.name,
+        gain=over.estimate.value,
+        low=low,
+        high=high,
+        assessable=over.assessable,
+    )
 
 
 Place: TypeAlias = tuple[str, tuple[str, ...]]

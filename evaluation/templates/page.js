@@ -84,7 +84,8 @@ function quote(text) {
 // The table as it is shown, hidden rows left out.
 function writeCsv(table) {
   const rows = [...table.rows].filter((row) => !row.hidden);
-  return rows.map((row) => listCells(row).map((cell) => quote(readWords(cell))).join(",")).join("\r\n");
+  const listShown = (row) => listCells(row).filter((cell) => !cell.hidden);
+  return rows.map((row) => listShown(row).map((cell) => quote(readWords(cell))).join(",")).join("\r\n");
 }
 
 async function copyText(text) {
@@ -139,6 +140,7 @@ function hideRows() {
   for (const row of document.querySelectorAll("tbody tr")) {
     row.hidden = row.classList.contains("unmatched") || leftOut.has(row.dataset.method);
   }
+  for (const cell of document.querySelectorAll("[data-other]")) cell.hidden = leftOut.has(cell.dataset.other);
 }
 
 const leftOut = new Set();

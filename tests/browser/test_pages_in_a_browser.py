@@ -17,6 +17,7 @@ import pytest
 from evaluation import records, report, scoring
 from evaluation.histograms import count_scores
 from evaluation.leaving import Left
+from evaluation.metrics import AUC
 from evaluation.wording import format_duration, format_number, format_signed, format_size, format_whole
 from privacy.release.meaning import format_loss
 
@@ -57,7 +58,7 @@ def build_page() -> records.RunPage:
     return records.RunPage(
         title="A run", run="demo", date="2026-11-29", what="ten methods", simulation=True, reference="method 0",
         sites=counts, scores=scoring.score_rows(tables, reference="method 0"),
-        gains=scoring.gain_rows(tables, reference="method 0"),
+        gains=scoring.gain_rows(tables, reference="method 0"), pairs=scoring.pair_rows(tables, AUC),
         methods=tuple(
             records.MethodCost(m, 10 ** (9 - k), 1000 * k, 0, 5 + k) for k, m in enumerate(STRENGTHS)
         ),
@@ -196,6 +197,12 @@ def test_a_method_that_is_left_out_is_gone_from_all_tables_and_comes_back(page):
         hidden = page.execute_script(HIDDEN, EVIL)
         assert len({*shown.values()}) == len({*hidden}) == 1 and len(hidden) > 3
         assert all(shown.values()) is not hidden[0]
+        csv_text = page.execute_script(
+            "return writeCsv(arguments[0])", find_table(page, "any two methods, private mean")
+        )
+        rows = [*csv.reader(io.StringIO(csv_text))]
+        assert all(len(row) == len(rows) for row in rows), "it is gone from rows and columns"
+        assert len(rows) - 1 == len(STRENGTHS) - hidden[0] and (EVIL in rows[0]) is not hidden[0]
         click(page, tick)
 
 

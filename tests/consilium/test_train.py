@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
@@ -200,6 +200,18 @@ def test_the_results_are_those_of_the_page(plain: Results) -> None:
     for wrong in (lambda: plain.model("fedavg", "north"), lambda: plain.score("x", "y"), lambda: plain.ledger("west")):
         with pytest.raises(KeyError, match="no "):
             wrong()
+
+
+def test_two_methods_are_compared_either_way_round(tmp_path: Path) -> None:
+    done = train(tmp_path / "two", method=["local", "fedavg"], rounds=1)
+    for hospital in ("", "private mean", "north", "south"):
+        gain, back = done.compare("fedavg", "local", hospital), done.compare("local", "fedavg", hospital)
+        scores = [done.score(method, hospital or "private mean").value for method in ("fedavg", "local")]
+        assert gain.value == pytest.approx(scores[0] - scores[1]) and gain.low <= gain.value <= gain.high
+        assert back == replace(gain, method="local", other="fedavg", value=-gain.value, low=-gain.high, high=-gain.low)
+        assert gain.hospital == (hospital or "private mean")
+    with pytest.raises(KeyError, match="no comparison of 'local' with 'fenda' at 'north'"):
+        done.compare("local", "fenda", "north")
 
 
 def test_the_scores_are_a_frame(plain: Results) -> None:

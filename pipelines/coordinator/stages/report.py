@@ -27,8 +27,8 @@ from evaluation.protocols import Table
 from evaluation.records import Command, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState
 from evaluation.report import render_coordinator_page
 from evaluation.rows import ScoreRow, scores_csv
-from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
-from evaluation.wording import Words, format_count, format_moment
+from evaluation.scoring import gain_rows, label_measures, outside_rows, pair_rows, score_rows
+from evaluation.wording import READABLE, Words, format_count, format_moment
 from federation.origins import list_origins
 from federation.rounds import method_schedule
 from pipelines.coordinator.artifacts import (
@@ -164,6 +164,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         number=number,
         ordered=config.task.ordered,
         findings=findings,
+        pairs=pair_rows(tables, primary, repeats=evaluated.repeats, by_site=len(cohorts) <= READABLE),
     )
     _write_page(_add_pictures(page, evaluated, trained, classes, primary), everybody, out)
     return {"report": PAGE, "scores": len(rows)}
