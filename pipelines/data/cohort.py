@@ -122,7 +122,7 @@ def read_cohort(
         source_splits=opened.splits,
     )
     partition_facts = _partition_facts(part, division, len(taken), independent)
-    taken, parts = (taken, parts) if part is None else select_patients(taken, parts, division.splits)
+    taken, parts = (taken, parts) if part is None else select_patients(taken, parts, division.splits, scratch)
     recipe = {"independent": independent, "cut": code, **_recipe_settings(part, target, opened.classes, classes)}
     recipe |= _recipe_of_labels(number, findings)
     cohort = replace(_build_cohort(taken, parts, names, division.splits, opened.unit), recipe=recipe)

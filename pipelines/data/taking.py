@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -15,6 +16,9 @@ from torch import Tensor
 
 from pipelines.data.intake import WaitingStudy, read_studies
 from pipelines.data.study import Rejected
+
+LARGE = 2**26
+"""Bytes of selected rows from which on they stay on the disk."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +58,33 @@ def take_studies(
 
 
 def select_patients(
-    taken: Sequence[Taken], parts: Mapping[str, Tensor], patients: Collection[str]
+    taken: Sequence[Taken], parts: Mapping[str, Tensor], patients: Collection[str], scratch: Path | None = None
 ) -> tuple[list[Taken], dict[str, Tensor]]:
-    """The studies and rows of these patients only, in the same order; the rows are copied into memory."""
+    """The studies and rows of these patients only, in the same order; large parts stay on the disk."""
     chosen = [study.patient in patients for study in taken]
     lengths = torch.tensor([len(study.labels) for study in taken], dtype=torch.int64)
     rows = torch.repeat_interleave(torch.tensor(chosen, dtype=torch.bool), lengths)
     return [study for study, is_chosen in zip(taken, chosen, strict=True) if is_chosen], {
-        n: t[rows] for n, t in parts.items()
+        name: copy_rows_to_disk(part, rows.nonzero()[:, 0], scratch) for name, part in parts.items()
     }
+
+
+def copy_rows_to_disk(values: Tensor, index: Tensor, scratch: Path | None) -> Tensor:
+    """These rows of values (n, ...), as `values[index]`; of `LARGE` bytes or more in an unnamed file, which is read
+    where it is needed and lives as long as the rows do: so patients' images need not fit into memory.
+
+    scratch: where the file is made; None = all in memory.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    row = math.prod(values.shape[1:]) * values.element_size()
+    if scratch is None or len(index) * row < LARGE:
+        return values[index]
+    spool = Spool(tuple(values.shape[1:]), values.numpy().dtype, scratch)
+    for part in torch.split(index, max(1, LARGE // 16 // row)):
+        spool.append(values[part].numpy())
+    return spool.tensor()
 
 
 def natural_key(study: str) -> tuple[object, ...]:

@@ -61,7 +61,7 @@ def attack_models(hospital: Hospital, context: Context[Audit]) -> Done[Attacked]
 
 def _infer_membership(hospital: Hospital, task: Task, module: nn.Module, cohort: str, scores_file: str) -> Json:
     """Membership inference by the losses of training and test patients; the result is also stored here."""
-    rows = rows_of(of_patients(cohort_of(hospital, cohort)), hospital.device)
+    rows = rows_of(of_patients(cohort_of(hospital, cohort)), hospital.device, scratch=hospital.scratch())
     members, non_members = rows["train"], rows["test"]
     result = model_membership(
         _compute_losses(task, module, members),

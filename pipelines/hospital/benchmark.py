@@ -62,7 +62,7 @@ def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[
         raise Refused("malformed_cohort") from ValueError(f"not read as the signed model wants: {odd}")
     noise = _compute_noise(hospital, epsilon) if policy.promises and epsilon is not None else None
     check_affordable(hospital, [NON_PRIVATE if noise is None else noise], call)
-    rows = all_rows(cohort, target=reading_of(ready).target)
+    rows = all_rows(cohort, target=reading_of(ready).target, scratch=hospital.scratch())
     if not len(rows.y) and noise is None:  # with noise the released counts say how many there are
         raise Refused("no_test_patients")
     ready = replace(ready, module=ready.module.to(hospital.device))

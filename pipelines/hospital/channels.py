@@ -64,7 +64,7 @@ def release_moments(hospital: Hospital, start: Opening, params: Params, how: Mat
     event = NON_PRIVATE if how.noise is None else Part(cut_of(cohort), "train", Gaussian(how.noise))
     known = need_counts(hospital, how.delta if how.noise is not None else None)
     check_affordable(hospital, [event], call)
-    rows = rows_of(of_patients(cohort), hospital.device, start.target)["train"]
+    rows = rows_of(of_patients(cohort), hospital.device, start.target, scratch=hospital.scratch())["train"]
     rows, norms = start.task.cut_rows(rows), order_norms(module, start.task.trained_inputs, how.norms)
     patients = len(torch.unique(rows.patient)) if known is None else known.patients("train")
     if how.noise is None:

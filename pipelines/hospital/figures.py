@@ -45,7 +45,7 @@ def make_look(hospital: Hospital, start: Opening) -> Look | None:
     if not start.figures or start.protection is not None or hospital.policy.promises:
         return None
     cohort = cohort_of(hospital, start.cohort)
-    rows = rows_of(cohort, hospital.device, start.target)["validation"]
+    rows = rows_of(cohort, hospital.device, start.target, scratch=hospital.scratch())["validation"]
     number = read_range(cohort.recipe) if start.task.kind == "regression" else None
     return partial(measure_model, start.task, rows, width=1.0 if number is None else number.width)
 

@@ -55,7 +55,7 @@ def home_floors(hospital: Hospital, methods: Sequence[TableLine]) -> tuple[HomeF
 def _learn_floors(hospital: Hospital, start: Opening, run: str) -> list[HomeFloor]:
     """Learn the floors of one training's cohort, and score them."""
     cohort, floors = cohort_of(hospital, start.cohort), []
-    splits, task = rows_of(cohort), start.task
+    splits, task = rows_of(cohort, scratch=hospital.scratch()), start.task
     if not len(splits["train"].y) or not len(splits["test"].y):
         return []
     for label, algorithm in ((SVM, Alone(name="local_svm")), (RIDGE, Alone(name="local_ridge"))):

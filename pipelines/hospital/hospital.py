@@ -23,6 +23,7 @@ from torch import Tensor
 from pipelines.data.cohort import Cohort, from_message, to_message
 from pipelines.data.images import Target
 from pipelines.data.stored import target_classes
+from pipelines.data.taking import copy_rows_to_disk
 from pipelines.loader.names import is_name
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.listing import list_paths
@@ -129,7 +130,7 @@ class Hospital:
         return self.root / "cohorts" / name
 
     def scratch(self) -> Path:
-        """The folder for examples while a cohort is made."""
+        """The folder for examples while a cohort is made or read."""
         folder = self.root / "cohorts"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -207,18 +208,26 @@ def keyed_digest(key: bytes, sha: str) -> str:
     return hmac.new(key, f"digest {sha}".encode(), hashlib.sha256).hexdigest()
 
 
-def rows_of(cohort: Cohort, device: str = "cpu", target: Target | None = None) -> dict[Split, Rows]:
-    """The cohort's images by split, on a device, with labels, or with the target's masks."""
-    return {split: _select_rows(cohort, cohort.split == number, device, target) for number, split in enumerate(SPLITS)}
+def rows_of(
+    cohort: Cohort, device: str = "cpu", target: Target | None = None, *, scratch: Path | None = None
+) -> dict[Split, Rows]:
+    """The cohort's images by split, on a device, with labels, or with the target's masks. scratch: where large ones
+    are read from, as in `copy_rows_to_disk`.
+    """
+    return {
+        split: _select_rows(cohort, cohort.split == number, device, target, scratch)
+        for number, split in enumerate(SPLITS)
+    }
 
 
-def all_rows(cohort: Cohort, device: str = "cpu", target: Target | None = None) -> Rows:
-    """As `read_rows`, of all splits together."""
-    return _select_rows(cohort, torch.ones(len(cohort.split), dtype=torch.bool), device, target)
+def all_rows(cohort: Cohort, device: str = "cpu", target: Target | None = None, *, scratch: Path | None = None) -> Rows:
+    """As `rows_of`, of all splits together."""
+    return _select_rows(cohort, torch.ones(len(cohort.split), dtype=torch.bool), device, target, scratch)
 
 
-def _select_rows(cohort: Cohort, chosen: Tensor, device: str, target: Target | None) -> Rows:
+def _select_rows(cohort: Cohort, chosen: Tensor, device: str, target: Target | None, scratch: Path | None) -> Rows:
     """The chosen rows of a cohort, on the device."""
     truth = cohort.labels if target is None else target_classes(cohort, target)
     index = chosen.nonzero()[:, 0]
-    return Rows(*(part.to(device) for part in (cohort.images[index], truth[index], cohort.patient[index])))
+    images = copy_rows_to_disk(cohort.images, index, scratch)
+    return Rows(*(part.to(device) for part in (images, truth[index], cohort.patient[index])))

@@ -81,7 +81,7 @@ def invert_model(
         Refused: `malformed_inversion`: more work than a hospital allows.
     """
     cohort = of_patients(cohort_of(hospital, name))
-    rows = rows_of(cohort, hospital.device, start.target)["train"]
+    rows = rows_of(cohort, hospital.device, start.target, scratch=hospital.scratch())["train"]
     numbers = settings.steps * settings.images * math.prod(rows.x.shape[1:])
     if numbers > MOST:
         text = f"steps x images x numbers in an image must be <= {MOST}, found {numbers}"

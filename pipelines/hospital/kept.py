@@ -37,7 +37,10 @@ REJECTED, SPLIT, PARTITION, COUNTS = "rejected.json", "split.json", "partition.j
 
 def digest_of(path: Path) -> str | None:
     """Sha256 of a file; None if there is no file. It may leave only keyed (`keyed`)."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+    if not path.exists():
+        return None
+    with path.open("rb") as file:  # a cohort may be larger than memory
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cohort_of(hospital: Hospital, cohort: str) -> Cohort:

@@ -74,9 +74,9 @@ def route_models(hospital: Hospital, context: Context[Route]) -> Done[LabelScore
     start, experts = _load_experts(hospital, question, context.message.tensors)
     tested = question.scored == "test"
     rows = (
-        rows_of(cohort, hospital.device, start.target)["test"]
+        rows_of(cohort, hospital.device, start.target, scratch=hospital.scratch())["test"]
         if tested
-        else all_rows(cohort, hospital.device, start.target)
+        else all_rows(cohort, hospital.device, start.target, scratch=hospital.scratch())
     )
     if not len(rows.y):
         raise Refused("no_test_patients")

@@ -81,11 +81,11 @@ def evaluate_model(hospital: Hospital, context: Context[Evaluate]) -> Done[Score
     private = start.protection is not None
     noise = Part(cut_of(cohort), "test", Gaussian(start.evaluation_noise)) if private else NON_PRIVATE
     check_affordable(hospital, [noise], context.call)
-    splits = rows_of(cohort, hospital.device, start.target)
+    splits = rows_of(cohort, hospital.device, start.target, scratch=hospital.scratch())
     is_count_released = private and hospital.policy.promises  # then an error would tell what released counts hide
     if not len(splits["test"].y) and not is_count_released:
         raise Refused("no_test_patients")
-    training_rows = rows_of(of_patients(cohort), hospital.device, start.target)["train"]
+    training_rows = rows_of(of_patients(cohort), hospital.device, start.target, scratch=hospital.scratch())["train"]
     served = _build_served_network(hospital, start, cohort, module, training_rows, variant, _read_moments(question))
     largest = _find_largest(start, cohort, served, splits, variant, window)
     scores = (

@@ -232,7 +232,11 @@ def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]
 
 def pool_images(hospital: Hospital, context: Context[Pool]) -> Done[Pooled]:
     """Release training and validation images for the central baseline of a simulation, if the policy allows it."""
-    rows = rows_of(cohort_of(hospital, context.question.cohort), target=value_or_none(context.question.target))
+    rows = rows_of(
+        cohort_of(hospital, context.question.cohort),
+        target=value_or_none(context.question.target),
+        scratch=hospital.scratch(),
+    )
     images = {f"{split}/x": rows[split].x for split in POOLED}
     labels = {f"{split}/y": rows[split].y for split in POOLED}
     patients = {f"{split}/patient": rows[split].patient for split in POOLED}
@@ -315,7 +319,10 @@ def model_release_event(start: Opening) -> Event:
 
 def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Access:
     """Open access to this hospital's patients for one request: private access, if the run is private."""
-    rows, augment = rows_of(cohort, hospital.device, start.target), AUGMENTATIONS[start.work.augment]
+    rows, augment = (
+        rows_of(cohort, hospital.device, start.target, scratch=hospital.scratch()),
+        AUGMENTATIONS[start.work.augment],
+    )
     if start.work.randomize:
         scale = default_scale(IMAGES.validate_python(cohort.recipe["images"]))
         augment = build_disturbance(start.work.randomize, scale.low, scale.high, before=augment)

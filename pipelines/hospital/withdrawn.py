@@ -104,7 +104,7 @@ def _list_pooled_uses(hospital: Hospital, cohorts: list[str]) -> Iterator[Knew]:
     known = []
     for cohort in cohorts:
         try:
-            known.append(rows_of(cohort_of(hospital, cohort))["train"].x)
+            known.append(rows_of(cohort_of(hospital, cohort), scratch=hospital.scratch())["train"].x)
         except Refused:
             continue
     for name in _list_conversations(hospital):

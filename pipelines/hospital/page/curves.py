@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from evaluation.agreement import Pairs, draw_agreement
 from evaluation.choice import primary_measure
@@ -42,6 +45,9 @@ from pipelines.requests.report import OutsideReport, Report
 from pipelines.runs.store import DiskFolder
 from privacy.message import from_bytes, losses_of
 from privacy.release.form import value_or_none
+
+MOST_VALUES = 2**21
+"""Pixels of a split whose distribution is drawn."""
 
 
 class PageScores(NamedTuple):
@@ -205,10 +211,23 @@ def _draw_round_scores(hospital: Hospital, question: Report) -> list[Picture]:
 
 
 def _draw_intensities(cohort: Cohort, splits: Sequence[str]) -> list[Picture]:
-    """Distributions of the values of each split."""
+    """Distributions of the values of each split, of at most `MOST_VALUES` pixels of each."""
+    if cohort.images.dim() <= 2:
+        return []
     values: dict[str, NDArray[np.generic]] = {}
     for number, split in enumerate(splits):
-        images = cohort.images[cohort.split == number]
-        if len(images) and cohort.images.dim() > 2:
-            values[split] = images[images != 0].numpy()
+        rows = (cohort.split == number).nonzero()[:, 0]
+        if len(rows):
+            pixels = take_evenly(cohort.images, rows, MOST_VALUES)
+            values[split] = pixels[pixels != 0].numpy()
     return [draw_intensities(values, unit=cohort.unit)] if values else []
+
+
+def take_evenly(images: Tensor, rows: Tensor, most: int) -> Tensor:
+    """At most `most` pixels of these rows of images (n, ...), one-dimensional: all, or else of rows at equal distances,
+    and of a row that is larger by itself pixels at equal distances.
+    """
+    pixels = math.prod(images.shape[1:])
+    count = min(len(rows), max(1, most // max(1, pixels)))
+    places = torch.linspace(0, len(rows) - 1, count, dtype=torch.float64).round().long()
+    return torch.cat([images[row].flatten()[:: -(-pixels // most)] for row in rows[places].tolist()])
