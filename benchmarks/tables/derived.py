@@ -136,6 +136,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "recommendation": recommendation,
     "routing": routing,
     "shared-noise": of_one("studies.shared_noise", "shared_noise"),
+    "speed": of_one("speed.patients", "patients"),
     "systems": lambda: made_by("tables.systems_tables").tables(),
     "translation-quality": of_one("studies.synthesis", "synthesis"),
     "vafl-as-published": of_one("studies.vafl_as_published_tables", "vafl_as_published"),
