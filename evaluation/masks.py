@@ -25,13 +25,16 @@ FARTHEST = 2.0**20  # in mm or pixels; sums of received values must stay exact
 @dataclass(frozen=True)
 class Values:
     """Scores of P single patients, which stay at the hospital. patients: (P,) ascending. scores: (P, C, M), NaN where a
-    measure has no value. present: (P, C) whether the given masks contain the structure. images: in all.
+    measure has no value. present: (P, C) whether the given masks contain the structure. images: in all. sizes: None, or
+    (P, C, 3) of the given and of the model's masks over all images of a patient, and the sum of the structure's
+    probability (NaN = unknown), in mm² or mm³, or in pixels without a spacing.
     """
 
     patients: NDArray[np.int64]
     scores: Floats
     present: NDArray[np.bool_]
     images: int
+    sizes: Floats | None = None
 
 
 def score_masks(
@@ -41,8 +44,9 @@ def score_masks(
     *,
     spacing_mm: Sequence[float],
     classes: int,
+    expected: ArrayLike | None = None,
 ) -> Values:
-    """Dice and HD95 of each patient and class.
+    """Dice, HD95 and sizes of each patient and class.
 
     HD95 is computed for each image, so in the plane for slices; a patient's is the mean over images in which neither
     mask is empty. A structure that is missed in a slice, or drawn where none is, affects only Dice.
@@ -52,6 +56,7 @@ def score_masks(
         patients: (n,) int, the patient of each image.
         spacing_mm: distance between neighbouring pixels along each axis of an image.
         classes: with the background.
+        expected: (n, classes - 1), pixels of each class that the probabilities of an image add up to, if known.
 
     Raises:
         ValueError: naming everything that is wrong with the arguments.
@@ -71,7 +76,22 @@ def score_masks(
             far = [hd95(*pair, spacing_mm) for pair in zip(true_masks, model_masks, strict=True)]
             far = [value for value in far if value == value]
             scores[row, c - 1, HD95_AT] = np.mean(far) if far else np.nan
-    return Values(distinct, np.round(scores * GRID) / GRID, present, len(t))
+    sums = np.full((len(t), classes - 1), np.nan) if expected is None else np.asarray(expected, np.float64)
+    sizes = measure_sizes(t, p, sums, spacing_mm)
+    total = np.stack([sizes[who == patient].sum(axis=0) for patient in distinct])
+    return Values(distinct, np.round(scores * GRID) / GRID, present, len(t), total)
+
+
+def measure_sizes(
+    truth: NDArray[np.integer], predicted: NDArray[np.integer], expected: Floats, spacing_mm: Sequence[float]
+) -> Floats:
+    """(n, C, 3): the size of each class but the background in given masks, in predicted ones, and as expected.
+
+    truth, predicted: (n, *spatial) int. expected: (n, C) pixels.
+    """
+    axes, numbers = tuple(range(1, truth.ndim)), range(1, expected.shape[1] + 1)
+    counts = [np.stack([(mask == c).sum(axis=axes) for c in numbers], axis=-1) for mask in (truth, predicted)]
+    return np.asarray(np.stack([*counts, expected], axis=-1) * float(np.prod(spacing_mm)), dtype=np.float64)
 
 
 def dice(true_mask: NDArray[np.bool_], model_mask: NDArray[np.bool_]) -> float:

@@ -21,6 +21,7 @@ from evaluation.leaving import Left
 from evaluation.numbers import Number
 from evaluation.patients import Characteristic
 from evaluation.rows import GainRow, GapRow, PairRow, ScoreRow
+from evaluation.volumes import SizeSection
 from evaluation.wording import Words
 from privacy.release.statement import Audit, Statement
 
@@ -265,7 +266,7 @@ class SitePage:
     the coordinator receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without
     pictures. models, optimism, spaces, decisions, classes, ordered, shares: as in `RunPage`, of this hospital. at_home:
     lines that no other hospital had a part in; home_floors: those of them of which nothing was told. number: as in
-    `RunPage`.
+    `RunPage`. sizes: of masks.
     """
 
     title: str
@@ -305,6 +306,7 @@ class SitePage:
     number: Number | None = None
     ordered: bool = False
     findings: Several = Several()
+    sizes: SizeSection = SizeSection()
 
     @property
     def bands(self) -> tuple[str, ...]:

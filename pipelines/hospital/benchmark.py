@@ -21,6 +21,7 @@ from pipelines.hospital.private_limits import check_affordable
 from pipelines.hospital.released_scores import ScoreNoise, score_findings, score_labels, score_masks
 from pipelines.hospital.segmentation import keep_components
 from pipelines.hospital.withdrawn import looked_at
+from pipelines.models.answers import masks_of_probabilities
 from pipelines.models.file import Ready, parse_ready
 from pipelines.models.likeness import studies_of
 from pipelines.models.signed import find_reading_differences, reading_of, refuse_number, settings_of
@@ -68,8 +69,8 @@ def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[
     ready = replace(ready, module=ready.module.to(hospital.device))
     predicted = predict_probabilities(ready, cohort)
     if ready.task.kind == "segmentation":
-        classes = predicted.nan_to_num(nan=0.0).argmax(dim=1)  # no number: background
-        masks = keep_components(classes, ready.largest)
+        masks = masks_of_probabilities(predicted)
+        masks = masks._replace(classes=keep_components(masks.classes, ready.largest))
         scores, _ = score_masks(hospital, cohort, rows, [masks], ready.task.classes, question.copies)
     else:
         if noise is not None:

@@ -30,6 +30,7 @@ from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.segmentation import FLOOR, patient_scores, reply_tensors, score_patients
 from pipelines.hospital.validation_scores import keep_scores
+from pipelines.models.answers import Masks
 from privacy.dp.access import Rows
 from privacy.dp.events import NON_PRIVATE, Event, Part, compose_events
 from privacy.dp.mechanisms import vote_histogram
@@ -185,27 +186,29 @@ def score_masks(
     hospital: Hospital,
     cohort: Cohort,
     rows: Rows,
-    masks: Sequence[Tensor],
+    masks: Sequence[Masks],
     classes: int,
     copies: int,
     floor: Values | None = None,
 ) -> tuple[ReleasedScores, Values]:
     """Scores of a model that gives masks, and the same patient by patient.
 
-    masks: (n, *spatial) of each network whose scores are averaged. floor: scores of the mean mask.
+    masks: of each network whose scores are averaged. floor: scores of the mean mask.
     """
-    values = [score_patients(cohort, rows, each, classes) for each in masks]
+    values = [score_patients(cohort, rows, each.classes, classes, each.expected) for each in masks]
     mean = values[0] if len(values) == 1 else average_values(values)
     tensors = reply_tensors(hospital, mean, floor, copies)
     return ReleasedScores(tensors, {}, NON_PRIVATE, patient_scores(mean, floor)), mean
 
 
 def average_values(values: Sequence[Values]) -> Values:
-    """Each patient's scores, averaged over the models for which they have a value."""
+    """Each patient's scores, averaged over the models for which they have a value; sizes over all of them."""
     scores = np.stack([value.scores for value in values])
     known = np.isfinite(scores).sum(axis=0)
     mean = np.where(known > 0, np.nansum(scores, axis=0) / np.maximum(known, 1), np.nan)
-    return replace(values[0], scores=np.round(mean * GRID) / GRID)
+    sizes = [value.sizes for value in values if value.sizes is not None]
+    mean_size = np.mean(sizes, axis=0) if len(sizes) == len(values) else None
+    return replace(values[0], scores=np.round(mean * GRID) / GRID, sizes=mean_size)
 
 
 def add_noise_to_scores(

@@ -38,7 +38,7 @@ from pipelines.hospital.private_limits import check_affordable
 from pipelines.hospital.released_scores import ReleasedScores, score_labels, score_masks
 from pipelines.hospital.training import data_access
 from pipelines.hospital.withdrawn import looked_at
-from pipelines.models.answers import predict_classes
+from pipelines.models.answers import Masks, masks_of_probabilities, predict_masks
 from pipelines.requests.route import ROUTE, Route
 from pipelines.requests.scores import LabelScores, MaskScores
 from pipelines.requests.writing import read_reply
@@ -237,14 +237,15 @@ def _score_model(
         scores, mean = score_masks(hospital, cohort, rows, masks, task.classes, copies)
         if len(masks) > 1:
             return scores
-        return scores._replace(kept={**scores.kept, **select_masks_to_show(cohort, rows, masks[0], mean, before, task)})
+        shown = select_masks_to_show(cohort, rows, masks[0].classes, mean, before, task)
+        return scores._replace(kept={**scores.kept, **shown})
     if not isinstance(made, nn.Module | Tensor):
         raise Refused("malformed_route") from ValueError("an average of scores is for masks; say ensemble")
     probabilities = task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made
     return score_labels(hospital, rows, probabilities, copies, ordered=task.ordered)
 
 
-def _predict(task: Task, made: Made, x: Tensor) -> list[Tensor]:
+def _predict(task: Task, made: Made, x: Tensor) -> list[Masks]:
     if isinstance(made, Tensor):
-        return [made.argmax(dim=1).cpu()]
-    return [predict_classes(task, model, x) for model in ([made] if isinstance(made, nn.Module) else made)]
+        return [masks_of_probabilities(made)]
+    return [predict_masks(task, model, x) for model in ([made] if isinstance(made, nn.Module) else made)]

@@ -34,7 +34,7 @@ from pipelines.hospital.segmentation import find_largest, floor_of, keep_compone
 from pipelines.hospital.training import data_access, model_release_event
 from pipelines.hospital.validation_scores import validation_scores
 from pipelines.loader.validation import to_plain
-from pipelines.models.answers import predict_classes
+from pipelines.models.answers import predict_classes, predict_masks
 from pipelines.models.file import LARGEST
 from pipelines.requests.evaluate import EVALUATE, Evaluate, Scored
 from pipelines.requests.writing import read_reply
@@ -169,7 +169,8 @@ def _score_masks(
     if start.protection is not None:
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
     classes, test = start.task.classes, splits["test"]
-    masks = keep_components(predict_classes(start.task, served.module, test.x, window=window), largest)
+    predicted = predict_masks(start.task, served.module, test.x, window=window)
+    masks = predicted._replace(classes=keep_components(predicted.classes, largest))
     low = floor_of(cohort, splits, classes) if question.floor is True else None
     return score_masks(hospital, cohort, test, [masks], classes, question.copies, low)[0]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from evaluation.floors import mean_mask
 from evaluation.masks import Values, score_masks
 from evaluation.overlap import Overlaps, sum_over_patients, to_tensors
+from evaluation.volumes import SizeWords
 from evaluation.wording import Words
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
@@ -22,17 +23,29 @@ from privacy.dp.access import Rows, Split
 from privacy.message import Json, number_of
 
 SLICES = 3  # of a patient who has several images
+WORST = 3  # patients whose outlines are shown first
 
 
 FLOOR = "floor/"
 """Prefix of the mean mask's tensors, in a reply and in the hospital's copy."""
 STORED = ("patients", "scores", "present", "images")
+SIZES = "sizes"
 
 
-def score_patients(cohort: Cohort, truth: Rows, predicted: Tensor, classes: int) -> Values:
-    """Scores of each test patient. truth: the test rows. found: (n, *spatial)."""
-    patients, spacing = truth.patient.cpu().numpy(), spacing_of(cohort)
-    return score_masks(truth.y.cpu().numpy(), predicted.numpy(), patients, spacing_mm=spacing, classes=classes)
+def score_patients(
+    cohort: Cohort, truth: Rows, predicted: Tensor, classes: int, expected: Tensor | None = None
+) -> Values:
+    """Scores of each test patient. truth: the test rows. predicted: (n, *spatial). expected: (n, classes - 1) pixels of
+    each class by the probabilities, if known.
+    """
+    return score_masks(
+        truth.y.cpu().numpy(),
+        predicted.numpy(),
+        truth.patient.cpu().numpy(),
+        spacing_mm=spacing_of(cohort),
+        classes=classes,
+        expected=None if expected is None else expected.numpy(),
+    )
 
 
 def find_largest(cohort: Cohort, validation: Rows, predicted: Tensor, classes: int) -> tuple[int, ...]:
@@ -83,6 +96,7 @@ def patient_scores(values: Values, floor: Values | None) -> dict[str, Tensor]:
         numbers = (part.patients, part.scores, part.present.astype("uint8"))
         tensors |= {f"{prefix}{name}": torch.from_numpy(n) for name, n in zip(STORED, numbers, strict=False)}
         tensors[f"{prefix}images"] = torch.tensor([part.images])
+        tensors |= {} if part.sizes is None else {f"{prefix}{SIZES}": torch.from_numpy(part.sizes)}
     return tensors
 
 
@@ -91,7 +105,8 @@ def read_patient_scores(tensors: Mapping[str, Tensor], prefix: str = "") -> Valu
     if f"{prefix}scores" not in tensors:
         return None
     patients, scores, present, images = (tensors[f"{prefix}{name}"].numpy() for name in STORED)
-    return Values(patients, scores, present.astype(bool), int(images[0]))
+    sizes = tensors.get(f"{prefix}{SIZES}")
+    return Values(patients, scores, present.astype(bool), int(images[0]), None if sizes is None else sizes.numpy())
 
 
 def spacing_of(cohort: Cohort) -> tuple[float, ...]:
@@ -119,17 +134,44 @@ def select_shown_patients(values: Values) -> list[tuple[str, int]]:
 
     Patients without any structure, by both masks, have no Dice and are not shown.
     """
-    means = [
-        (sum(known) / len(known), row)
-        for row, dice in enumerate(values.scores[:, :, 0].tolist())
-        if (known := [value for value in dice if not math.isnan(value)])
-    ]
-    order = [row for _, row in sorted(means, reverse=True)]
+    order = _rank_patients(values)
     if not order:
         return []
     places = {"best": 0, "worst": len(order) - 1} if len(order) < 3 else {}
     places = places or {"best": 0, "median": len(order) // 2, "worst": len(order) - 1}
     return [(what, order[place]) for what, place in places.items()][: len(order)]
+
+
+def select_worst_first(values: Values) -> list[tuple[str, int]]:
+    """(what, row) of the `WORST` worst patients by mean Dice, the worst first, and below them for comparison the median
+    and the best one; nobody twice, and nobody without a Dice.
+    """
+    order = _rank_patients(values)[::-1]
+    chosen = [("worst" if place == 0 else f"{place + 1}. worst", row) for place, row in enumerate(order[:WORST])]
+    rest = order[WORST:]
+    if len(rest) > 1:
+        chosen.append(("median", rest[max(0, len(order) // 2 - WORST)]))
+    return [*chosen, ("best", rest[-1])] if rest and chosen[-1][1] != rest[-1] else chosen
+
+
+def _rank_patients(values: Values) -> list[int]:
+    """Rows of patients who have a Dice, from the best to the worst mean over structures."""
+    means = [
+        (sum(known) / len(known), row)
+        for row, dice in enumerate(values.scores[:, :, 0].tolist())
+        if (known := [value for value in dice if not math.isnan(value)])
+    ]
+    return [row for _, row in sorted(means, reverse=True)]
+
+
+def size_words(kind: str) -> SizeWords:
+    """What the size of a mask is called for a kind of examples, and its unit."""
+    known = {
+        "volumes": SizeWords("volume", "ml", 1000.0),
+        "slices": SizeWords("summed area", "cm²", 100.0),
+        "tensors": SizeWords("size", "places", 1.0),
+    }
+    return known.get(kind, SizeWords("area", "pixels", 1.0))
 
 
 def most_of(masks: Tensor, patient_rows: Sequence[Tensor]) -> list[Tensor]:

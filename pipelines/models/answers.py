@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +26,31 @@ def predict_classes(task: Task, module: nn.Module, x: Tensor, *, window: Sequenc
     Raises:
         ValueError: the window has another number of sides.
     """
+    return predict_masks(task, module, x, window=window).classes
+
+
+class Masks(NamedTuple):
+    """classes: (n, *spatial) int64, the most probable class of each pixel; 0 where the network gives NaN. expected:
+    (n, classes - 1) float64, the sum over pixels of each class's probability, without the background. Both on the CPU.
+    """
+
+    classes: Tensor
+    expected: Tensor
+
+
+def predict_masks(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[int] | None = None) -> Masks:
+    """As `predict_classes`, with how many pixels of each class the probabilities add up to."""
     if window is not None and len(window) != x.dim() - 2:
         raise ValueError(f"window is {list(window)}, needed are {x.dim() - 2} sides")
     parts = torch.split(x, at_once(x, dense=True))
-    parts_found = (
-        predict_probabilities(task, module, part, window).nan_to_num(nan=0.0) for part in parts
-    )  # no number: background
-    return torch.cat([p.argmax(dim=1).cpu() for p in parts_found])
+    parts_found = [masks_of_probabilities(predict_probabilities(task, module, part, window)) for part in parts]
+    return Masks(*(torch.cat(tensors) for tensors in zip(*parts_found, strict=True)))
+
+
+def masks_of_probabilities(probabilities: Tensor) -> Masks:
+    """The masks that probabilities (n, classes, *spatial) give."""
+    known = probabilities.nan_to_num(nan=0.0)  # no number: background
+    return Masks(known.argmax(dim=1).cpu(), known[:, 1:].flatten(2).sum(dim=2, dtype=torch.float64).cpu())
 
 
 def predict_probabilities(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Tensor:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from evaluation.masks import Values
-from evaluation.overlap import from_tensors
+from evaluation.overlap import from_tensors, sum_over_patients, to_tensors
 from federation.models.unet import UNet
 from federation.task import Output, Task
 from pipelines.hospital.segmentation import (
@@ -22,9 +26,10 @@ from pipelines.hospital.segmentation import (
     patient_scores,
     read_patient_scores,
     select_shown_patients,
+    select_worst_first,
     words_of_kind,
 )
-from pipelines.models.answers import predict_classes
+from pipelines.models.answers import predict_classes, predict_masks
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
@@ -76,14 +81,44 @@ def test_best_median_and_worst_are_ranked_by_dice_and_nobody_twice():
     assert select_shown_patients(found([0.5])) == [("best", 0)] and select_shown_patients(found([np.nan])) == []
 
 
+@given(st.lists(st.floats(0, 1) | st.just(math.nan), max_size=9))
+def test_the_worst_stand_first_nobody_stands_twice_and_all_others_are_better(dice):
+    chosen = select_worst_first(found(dice))
+    rows = [row for _, row in chosen]
+    known = sorted(value for value in dice if value == value)
+    assert len(set(rows)) == len(rows) == min(5, len(known))
+    assert [dice[row] for row in rows[:3]] == known[:3]
+    assert not rows[3:] or dice[rows[-1]] == known[-1]
+    assert [what for what, _ in chosen] == ["worst", "2. worst", "3. worst", "median", "best"][: len(rows)] or (
+        len(rows) == 4 and chosen[3][0] == "best"
+    )
+
+
+def test_sizes_are_kept_at_home_and_are_in_no_reply():
+    own = replace(found([0.5, 0.25]), sizes=np.arange(6.0).reshape(2, 1, 3))
+    again = read_patient_scores(patient_scores(own, found([0.1, 0.2])))
+    assert np.array_equal(again.sizes, own.sizes)
+    assert read_patient_scores(patient_scores(own, found([0.1, 0.2])), FLOOR).sizes is None, "kept by an older version"
+    bare, measured = (to_tensors(sum_over_patients(each, copies=3, seed=0)) for each in (found([0.5, 0.25]), own))
+    assert bare.keys() == measured.keys() and all(torch.equal(bare[name], measured[name]) for name in bare)
+
+
+@pytest.mark.parametrize("window", [None, (8, 8)])
+def test_probabilities_add_up_to_the_expected_pixels(window):
+    x = torch.randn(5, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    masks = predict_masks(TASK, Bright(), x, window=window)
+    assert torch.equal(masks.classes, predict_classes(TASK, Bright(), x, window=window))
+    assert torch.allclose(masks.expected[:, 0], (2 * x[:, 0].double()).sigmoid().sum(dim=(1, 2)), atol=1e-3)
+
+
 def test_what_is_kept_is_read_again():
     own, low = found([0.5, np.nan]), found([0.25, 0.5])
     tensors = patient_scores(own, low)
-    for prefix, given in (("", own), (FLOOR, low)):
+    for prefix, values in (("", own), (FLOOR, low)):
         again = read_patient_scores(tensors, prefix)
-        assert again is not None and again.images == given.images
-        assert np.array_equal(again.scores, given.scores, equal_nan=True)
-        assert np.array_equal(again.present, given.present)
+        assert again is not None and again.images == values.images
+        assert np.array_equal(again.scores, values.scores, equal_nan=True)
+        assert np.array_equal(again.present, values.present)
     assert read_patient_scores(patient_scores(own, None), FLOOR) is None
 
 
@@ -148,11 +183,18 @@ def test_the_report_has_dice_distances_and_the_floor(run):
     assert {measure for measure in ("Dice", "HD95") if f"{measure}: gain over local" in text} == known >= {"Dice"}
     assert "ROC" not in text
     assert "data:image/png" not in text
+    assert "Summed area" not in text and "cm²" not in text
 
 
-def test_the_hospitals_page_shows_its_best_median_and_worst_patient(run):
+def test_the_hospitals_page_shows_its_worst_patients_first_and_how_large_masks_are(run):
     text = (run / "sites/a/report.html").read_text()
     for method in ("local", "fedavg"):
-        assert f"{method}: best, median and worst test patient" in text
-    assert len(re.findall(r"<figcaption>(best|median|worst): Dice 0\.\d{3}, HD95", text)) == 6
+        assert f"{method}: the worst test patients first" in text
+    captions = re.findall(r"<figcaption>([^:<]+): Dice (0\.\d{3}), HD95[^<]*, summed area ([\d.]+) cm² given, ", text)
+    (home,) = run.glob("sites/a/scores/local*.safetensors")
+    own = read_patient_scores(from_bytes(home.read_bytes()).tensors)
+    assert [what for what, *_ in captions] == 2 * ["worst", "2. worst", "3. worst"]
+    assert f"{np.nanmin(own.scores[..., 0]):.3f}" in [dice for _, dice, _ in captions]
+    assert {f"{size / 100:.4g}" for size in own.sizes[:, 0, 0]} >= {size for *_, size in captions}
+    assert np.isfinite(own.sizes).all() and "Summed area of masks" in text and "by probability" in text
     assert "mean mask" in text and "given mask" in text and "ROC curve" not in text

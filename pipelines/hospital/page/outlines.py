@@ -1,4 +1,4 @@
-"""A segmentation model's masks on a hospital's own page: the best, the median and the worst test patient."""
+"""A segmentation model's masks on a hospital's own page: the worst test patients first."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from pipelines.data.stored import target_classes
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import cohort_of, scores_name_of
 from pipelines.hospital.page.looks import load_model
-from pipelines.hospital.page.tiles import build_mask_tile, in_words
+from pipelines.hospital.page.tiles import build_mask_tile, describe_sizes, in_words
 from pipelines.hospital.segmentation import (
     kind_of,
     most_of,
     read_patient_scores,
     score_patients,
-    select_shown_patients,
+    select_worst_first,
+    size_words,
     words_of_kind,
 )
 from pipelines.models.answers import predict_classes
@@ -68,9 +69,13 @@ def _draw_sheet(
         truth = Rows(cohort.images[test], masks[test], cohort.patient[test])
         scored = score_patients(cohort, truth, predict_masks(test), start.task.classes)
     tiles = _build_tiles(cohort, test, masks, predict_masks, scored, structures)
-    columns = len(tiles) // 3 if len(tiles) % 3 == 0 and len(tiles) > 3 else None
-    sheet = contact_sheet(tiles, title=f"{method['label']}: best, median and worst test patient", columns=columns)
-    caption = "By Dice, mean over structures; of a patient with several images those with most of the given mask."
+    patients = max(1, len(select_worst_first(scored)))
+    columns = len(tiles) // patients if len(tiles) > patients else None
+    sheet = contact_sheet(tiles, title=f"{method['label']}: the worst test patients first", columns=columns)
+    caption = (
+        "By Dice, mean over structures, the worst patients first; then, to compare, the median and the best one. Of a "
+        "patient with several images those with most of the given mask."
+    )
     return replace(sheet, caption=f"{caption} {sheet.caption}".strip())
 
 
@@ -89,11 +94,14 @@ def _build_tiles(
     structures: Sequence[str],
 ) -> list[Tile]:
     """Equally many images of each patient, in order; the first one's caption gives the scores."""
-    unit, chosen = words_of_kind(kind_of(cohort)).length, select_shown_patients(scored)
+    kind, chosen = kind_of(cohort), select_worst_first(scored)
+    unit, sizes = words_of_kind(kind).length, size_words(kind)
     rows_of_patients = [test[cohort.patient[test] == int(scored.patients[place])] for _, place in chosen]
     tiles = []
     for shown, (what, place) in zip(most_of(masks, rows_of_patients), chosen, strict=True):
         caption = f"{what}: {in_words(scored.scores[place], structures, unit)}, "
+        if scored.sizes is not None:
+            caption += f"{describe_sizes(scored.sizes[place], structures, sizes)}, "
         for first, (row, predicted) in enumerate(zip(shown.tolist(), predict_masks(shown), strict=True)):
             tiles.append(build_mask_tile(cohort, row, masks[row], predicted, "" if first else caption))
     return tiles

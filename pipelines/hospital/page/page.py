@@ -25,9 +25,10 @@ from evaluation.overlap import Overlaps, list_measures
 from evaluation.patients import compute_characteristics, draw_features_by_class
 from evaluation.protocols import Evidence, Table
 from evaluation.records import Command, Model, Quarantined, SitePage, SplitCount, Withdrawn
-from evaluation.report import OutsideDetails, render_outside_page, render_site_page
+from evaluation.report import OutsideDetails, render_outside_page, render_site_page, select_best_rows
 from evaluation.rows import MEAN_MASK, MEDIAN
 from evaluation.scoring import label_measures, score_rows
+from evaluation.volumes import SizeSection
 from evaluation.wording import Words
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
@@ -47,9 +48,10 @@ from pipelines.hospital.page.attacks import own_attacks
 from pipelines.hospital.page.curves import PageScores, draw_curves
 from pipelines.hospital.page.harmonization import build_site_harmony, compute_gap_shares
 from pipelines.hospital.page.notes import collect_notes
-from pipelines.hospital.page.outlines import outline_sheets
+from pipelines.hospital.page.outlines import kept_values, outline_sheets
 from pipelines.hospital.page.pictures import image_sheets, map_sheets
 from pipelines.hospital.page.table import read_features
+from pipelines.hospital.page.volumes import compare_page_sizes
 from pipelines.hospital.recommending import (
     choose_own_reference,
     keep_decision,
@@ -98,6 +100,7 @@ def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]
         ),
         released=describe_released_counts(hospital),
         statement=statement,
+        sizes=_compare_sizes(hospital, scope, question, page),
     )
     DiskFolder(hospital.root).write(STATEMENT, render_markdown(statement).encode())
     text = _render_page(page, scope, question)
@@ -230,6 +233,19 @@ def _read_findings(cohort: Cohort, structures: Sequence[str]) -> Several:
     """What is predicted, if that is several findings."""
     names = () if structures else finding_names(cohort)
     return Several(names, label_names(cohort)) if names else Several()
+
+
+def _compare_sizes(hospital: Hospital, scope: Scope, question: Report, page: SitePage) -> SizeSection:
+    """How large masks are by this hospital's own models, and by the lines of an external site."""
+    if not page.structures:
+        return SizeSection()
+    own_lines = [*scope.methods, *(value_or_none(question.variants) or ())]
+    known = {line["label"]: (cohort_of(hospital, line["cohort"]), kept_values(hospital, line)) for line in own_lines}
+    known |= {label: (scope.cohort, read_patient_scores(scores.tensors)) for label, scores in scope.lines.items()}
+    shown = [page.reference, *(decision.method for decision in page.decisions)]
+    if scope.outside:
+        shown = [row.method for row in select_best_rows(page.scores)]
+    return compare_page_sizes(hospital, known, page.structures, question.copies, shown)
 
 
 def _choose_measures(

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from evaluation.tiles import Tile
-from evaluation.wording import format_number
+from evaluation.volumes import PREDICTED, TRUE, SizeWords
+from evaluation.wording import format_figures, format_number
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.segmentation import kind_of
 
@@ -55,4 +56,15 @@ def in_words(scores: NDArray[np.float64], structures: Sequence[str], unit: str) 
         dice, far = (float(value) for value in scores[c])
         of = f" {name}" if name else ""
         parts.append(f"Dice{of} {format_number(dice)}, HD95{of} {format_number(far)}{f' {unit}' if far == far else ''}")
+    return ", ".join(parts)
+
+
+def describe_sizes(sizes: NDArray[np.float64], structures: Sequence[str], words: SizeWords) -> str:
+    """A patient's sizes (C, 3): "volume 31.2 ml given, 45 ml predicted", of each structure where there are several."""
+    names = structures if len(structures) > 1 else [""]
+    parts = []
+    for values, name in zip(sizes / words.divisor, names, strict=True):
+        true, predicted = format_figures(float(values[TRUE])), format_figures(float(values[PREDICTED]))
+        of = f" of {name}" if name else ""
+        parts.append(f"{words.what}{of} {true} {words.unit} given, {predicted} {words.unit} predicted")
     return ", ".join(parts)
