@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from evaluation.drawing import INK, Picture, render_svg
-from evaluation.panels import draw_legend, line_style
+from evaluation.drawing import INK, Picture, point_at
+from evaluation.panels import draw_panels, line_style
 from evaluation.wording import format_number
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
-SIZE = (7.4, 2.9)  # inches
+SIZE = (3.7, 2.6)  # inches; of a panel
 
 
 @dataclass(frozen=True)
@@ -70,21 +70,24 @@ def adaptation_curves(
     epochs = range(len(losses))
     looks = {name: line_style(place) for place, name in enumerate(names)}
 
-    def draw(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        left.plot(epochs, losses, color=INK, marker=".", linewidth=1.2)
-        left.set_ylabel("unsupervised loss")
-        for c, look in enumerate(looks.values(), 1):
-            right.plot(epochs, [class_shares[c] for class_shares in shares], marker=".", **look)
-        right.set_ylabel("share of predictions")
-        right.set_ylim(0, 1.1 * max(max(class_shares[1:]) for class_shares in shares) or 1.0)
-        for axes in (left, right):
-            if epoch is not None:
-                axes.axvline(epoch, color=INK, linewidth=0.9, linestyle=":")
-            axes.set_xlabel("epoch")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-            axes.grid(axis="y")
-        draw_legend(figure, looks)
+    lines = {
+        "unsupervised loss": {"loss": (list(losses), {"color": INK, "linewidth": 1.2})},
+        "share of predictions": {
+            name: ([class_shares[c] for class_shares in shares], look)
+            for c, (name, look) in enumerate(looks.items(), 1)
+        },
+    }
+
+    def draw(axes: Axes, title: str, lines: Mapping[str, tuple[list[float], dict[str, Any]]]) -> None:
+        for name, (values, look) in lines.items():
+            (line,) = axes.plot(epochs, values, marker=".", **look)
+            point_at(line, name, [f"{name}, epoch {at}: {format_number(v)}" for at, v in enumerate(values)])
+        if title == "share of predictions":
+            axes.set_ylim(0, 1.1 * max(max(class_shares[1:]) for class_shares in shares) or 1.0)
+        if epoch is not None:
+            axes.axvline(epoch, color=INK, linewidth=0.9, linestyle=":")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        axes.grid(axis="y")
 
     last, which = (len(losses) - 1, "and no state is used") if epoch is None else (epoch, "which is used")
     ends = [
@@ -101,4 +104,5 @@ def adaptation_curves(
         f"{'no state is used' if epoch is None else 'dotted: the state that is used'}. "
         f"True shares, which adaptation does not see: {truth}."
     )
-    return Picture(f"{label}: how adaptation went", caption, render_svg(SIZE, alt, draw))
+    drawing = draw_panels(lines, draw, alt=alt, labels=("epoch", ""), looks=looks, size=SIZE)
+    return Picture(f"{label}: how adaptation went", caption, drawing)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from evaluation.drawing import INK, Picture, render_svg
+from evaluation.drawing import INK, Picture, point_at
 from evaluation.histograms import Floats
 from evaluation.numbers import Number
-from evaluation.panels import make_panels, mark_style, panels_size
+from evaluation.panels import draw_panels, mark_style
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 
 class Pairs(NamedTuple):
@@ -42,22 +42,21 @@ def draw_agreement(
     ]
     alt = f"Predicted minus given {number.what}{unit} against their mean. {'; '.join(words)}."
 
-    def draw(figure: Figure) -> None:
-        for axes, (name, (mean, off)) in make_panels(figure, points, share_y=True):
-            look = mark_style(places[name])
-            axes.plot(mean, off, linestyle="none", markersize=3, markerfacecolor="none", alpha=0.7, **look)
-            for value, dashes in zip(limits[name], ((2, 2), (1, 0), (2, 2)), strict=True):
-                axes.axhline(value, color=INK, linewidth=0.9, linestyle=(0, dashes))
-            axes.set_title(name)
-            axes.set_xlabel(f"mean of both{unit}")
-        figure.axes[0].set_ylabel(f"predicted − given{unit}")
+    def draw(axes: Axes, name: str, pairs: tuple[Floats, Floats]) -> None:
+        (mean, off), look = pairs, mark_style(places[name])
+        (marks,) = axes.plot(mean, off, linestyle="none", markersize=3, markerfacecolor="none", alpha=0.7, **look)
+        halves = zip(mean - off / 2, mean + off / 2, strict=True)
+        point_at(marks, name, [f"{name}: {true:.4g} given, {predicted:.4g} predicted" for true, predicted in halves])
+        for value, dashes in zip(limits[name], ((2, 2), (1, 0), (2, 2)), strict=True):
+            axes.axhline(value, color=INK, linewidth=0.9, linestyle=(0, dashes))
 
     caption = (
         f"One mark for each of the test {examples}: predicted minus given {number.what} against the mean of both. The "
         "lines are the bias and its limits of agreement, ± 1.96 standard deviations. A slope says that a model pulls "
         "towards the middle."
     )
-    return Picture("Agreement", caption, render_svg(panels_size(len(shown), []), alt, draw))
+    labels = (f"mean of both{unit}", f"predicted − given{unit}")
+    return Picture("Agreement", caption, draw_panels(points, draw, alt=alt, labels=labels, share_y=True))
 
 
 def _find_limits(off: Floats) -> tuple[float, float, float]:

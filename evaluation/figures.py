@@ -9,34 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from evaluation.choice import interval_sign
-from evaluation.drawing import INK, Picture, render_svg
+from evaluation.drawing import INK, Picture, belong_to, point_at
 from evaluation.findings import Findings
 from evaluation.histograms import Counts, Floats, Ints
 from evaluation.metrics import auc, roc_curve
-from evaluation.panels import (
-    draw_legend,
-    line_style,
-    make_panels,
-    make_row_panels,
-    mark_style,
-    panels_size,
-    row_panels_size,
-)
+from evaluation.panels import PANEL, draw_panels, draw_row_panels, line_style, mark_style
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 GREY = "#8c8c8c"
 LOSS = "validation loss"
 SPIKE = 2.0
 """A line whose maximum exceeds the others' by this factor is cut off at the edge of its panel, and marked there."""
+ANSWERING = 16  # points of a line that say what they are
 SCALES = "Each panel has its own scale."
 
 
@@ -51,16 +43,19 @@ class Curve:
 def draw_score_dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
     """Private scores with their intervals, a panel for each site; not assessable ones are hollow."""
     shown = [row for row in scores if row.measure == measure and row.protocol in (PRIVATE, PRIVATE_MEAN)]
-    values = {(_panel_name(row), row.method): (row.value, *row.widest, row.assessable) for row in shown}
+    values = {
+        (_panel_name(row), row.method): Score(row.value, *row.widest, row.assessable, row.patients) for row in shown
+    }
     order = _list_methods(scores)
     alt = f"{measure} by hospital and method. " + _values_text(values)
 
-    def draw(figure: Figure) -> None:
-        for axes, y, method, (value, low, high, fine) in _list_marks(figure, values):
-            look = mark_style(order.index(method))
-            axes.hlines(y, low, high, color=look["color"], linewidth=1.6, alpha=1 if fine else 0.45)
-            axes.plot(value, y, markersize=6, markerfacecolor=look["color"] if fine else "none", **look)
-        figure.supxlabel(measure, fontsize=9)
+    def draw(axes: Axes, group: str) -> None:
+        for y, method, score in _list_marks(values, group):
+            look, fine = mark_style(order.index(method)), score.fine
+            line = axes.hlines(y, score.low, score.high, color=look["color"], linewidth=1.6, alpha=1 if fine else 0.45)
+            belong_to(line, method)
+            (mark,) = axes.plot(score.value, y, markersize=6, markerfacecolor=look["color"] if fine else "none", **look)
+            point_at(mark, method, [f"{group}, {method}: {measure} {score.in_words}"])
 
     repeated = any(row.trainings > 1 for row in shown)
     over = "patients or trainings, whichever are wider" if repeated else "patients"
@@ -68,7 +63,7 @@ def draw_score_dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
     return Picture(
         measure,
         caption + f"have too few patients. {SCALES}",
-        render_svg(row_panels_size(*_groups_and_methods(values)), alt, draw),
+        draw_row_panels(*_groups_and_methods(values), draw, alt=alt, label=measure),
     )
 
 
@@ -77,27 +72,31 @@ def draw_gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> 
     shown = [
         r for r in scores if r.measure == measure and r.protocol in (PRIVATE, PRIVATE_MEAN) and r.method != reference
     ]
-    values = {(_panel_name(row), row.method): (row.gain, *row.widest_gain, row.assessable) for row in shown}
+    values = {
+        (_panel_name(row), row.method): Score(row.gain, *row.widest_gain, row.assessable, row.patients) for row in shown
+    }
     order = _list_methods(scores)
     alt = f"Gain in {measure} over {reference} by hospital and method. " + _values_text(values)
 
-    def draw(figure: Figure) -> None:
-        for axes, y, method, (value, low, high, fine) in _list_marks(figure, values):
-            decided = fine and interval_sign(low, high) != 0
+    def draw(axes: Axes, group: str) -> None:
+        for y, method, score in _list_marks(values, group):
+            decided = score.fine and interval_sign(score.low, score.high) != 0
             colour = mark_style(order.index(method))["color"] if decided else GREY
-            axes.barh(y, value, height=0.7, color=colour, alpha=0.9 if fine else 0.35, linewidth=0)
-            axes.hlines(y, low, high, color=INK, linewidth=1.0)
-            axes.axvline(0, color=INK, linewidth=0.9)
-        figure.supxlabel(f"gain in {measure} over {reference}", fontsize=9)
+            alpha = 0.9 if score.fine else 0.35
+            belong_to(axes.barh(y, score.value, height=0.7, color=colour, alpha=alpha, linewidth=0), method)
+            belong_to(axes.hlines(y, score.low, score.high, color=INK, linewidth=1.0), method)
+            (mark,) = axes.plot(score.value, y)
+            point_at(mark, method, [f"{group}, {method}: {score.in_words} in {measure} over {reference}"])
+        axes.axvline(0, color=INK, linewidth=0.9)
 
     caption = (
         f"Same patients, same bootstrap copies: an interval without 0 is a difference from {reference} that "
         f"chance alone would rarely make. Grey bars: the interval contains 0, so the method is not distinguishable "
         f"from {reference}. Pale bars have too few patients. {SCALES}"
     )
-    return Picture(
-        f"Gain over {reference}", caption, render_svg(row_panels_size(*_groups_and_methods(values)), alt, draw)
-    )
+    label = f"gain in {measure} over {reference}"
+    drawing = draw_row_panels(*_groups_and_methods(values), draw, alt=alt, label=label)
+    return Picture(f"Gain over {reference}", caption, drawing)
 
 
 def draw_roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str] = (), part: str = "") -> Picture:
@@ -115,22 +114,22 @@ def draw_roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence
     ]
     alt = "ROC curves by hospital. Areas under the curve: " + "; ".join(words) + "."
 
-    def draw(figure: Figure) -> None:
-        for axes, (site, lines) in make_panels(figure, scores, share_y=True):
-            axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
-            for method, counts in lines.items():
-                axes.plot(*_bend_points(*roc_curve(counts)), **looks[method])
-            if not any(math.isfinite(area) for area in areas[site].values()):
-                axes.text(0.5, 0.5, "no curve:\none class only", ha="center", va="center")
-            axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
-            axes.set_box_aspect(1)
-            axes.set_title(site)
-            axes.set_xlabel("false positive rate")
-        figure.axes[0].set_ylabel("true positive rate")
-        draw_legend(figure, looks)
+    def draw(axes: Axes, site: str, lines: Mapping[str, Ints]) -> None:
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
+        for method, counts in lines.items():
+            fpr, tpr = _bend_points(*roc_curve(counts))
+            (line,) = axes.plot(fpr, tpr, **looks[method])
+            texts = [f"{y:.0%} found, {x:.0%} false alarms" for x, y in zip(fpr, tpr, strict=True)]
+            area = f"{site}, {method}: AUC {_format_value(areas[site][method])}; "
+            point_at(line, method, texts, lead=area, most=ANSWERING)
+        if not any(math.isfinite(area) for area in areas[site].values()):
+            axes.text(0.5, 0.5, "no curve:\none class only", ha="center", va="center")
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+        axes.set_box_aspect(1)
 
     caption = "Each hospital's own model on its own test patients, from histograms of predicted probability."
-    return Picture(f"ROC curves{part}", caption, render_svg(panels_size(len(scores), list(looks)), alt, draw))
+    labels = ("false positive rate", "true positive rate")
+    return Picture(f"ROC curves{part}", caption, draw_panels(scores, draw, alt=alt, labels=labels, looks=looks))
 
 
 def draw_roc_by_class(
@@ -175,8 +174,6 @@ def draw_learning_curves(
     """A value per round, a panel per site and a line per method. curves: site -> method -> curve. value: what it is.
     Others: as above.
     """
-    from matplotlib.ticker import MaxNLocator  # slow to import
-
     looks = _line_styles(curves, order)
     words = [
         f"{site}: "
@@ -195,24 +192,17 @@ def draw_learning_curves(
     named = f"{value[:1].upper()}{value[1:]}"
     alt = f"{named} by round and hospital. Last values: " + "; ".join(words) + "."
 
-    def draw(figure: Figure) -> None:
-        for axes, (site, lines) in make_panels(figure, curves, share_y=False):
-            top = tops[site]
-            for method, curve in lines.items():
-                marker = "." if len(curve.rounds) == 1 else ""
-                axes.plot(curve.rounds, curve.values, **looks[method], marker=marker)
-                over = [number for number, v in zip(curve.rounds, curve.values, strict=True) if v > top]
-                axes.plot(over, [top] * len(over), marker="^", markersize=5, linewidth=0, color=looks[method]["color"])
-            if cut[site]:
-                low = min(min(curve.values) for curve in lines.values() if curve.values)
-                room = top - low or abs(top) or 1.0  # one round: all the others may have one value
-                axes.set_ylim(low - 0.05 * room, top + 0.03 * room)
-            axes.grid(axis="y")
-            axes.set_title(site)
-            axes.set_xlabel("round")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        figure.axes[0].set_ylabel(value)
-        draw_legend(figure, looks)
+    def draw(axes: Axes, site: str, lines: Mapping[str, Curve]) -> None:
+        top = tops[site]
+        for method, curve in lines.items():
+            _draw_curve(axes, f"{site}, {method}", method, curve, looks[method])
+            over = [number for number, v in zip(curve.rounds, curve.values, strict=True) if v > top]
+            look = {"marker": "^", "markersize": 5, "linewidth": 0, "color": looks[method]["color"]}
+            belong_to(axes.plot(over, [top] * len(over), **look) if over else [], method)
+        if cut[site]:
+            low = min(min(curve.values) for curve in lines.values() if curve.values)
+            room = top - low or abs(top) or 1.0  # one round: all the others may have one value
+            axes.set_ylim(low - 0.05 * room, top + 0.03 * room)
 
     caption = f"{named} on each hospital's validation patients, of the model that it would use."
     if cut_texts := [
@@ -220,7 +210,20 @@ def draw_learning_curves(
     ]:
         caption += f" Triangles: above the scale, which follows the other methods; highest: {', '.join(cut_texts)}."
     title = "Learning curves" if value == LOSS else f"{named} by round"
-    return Picture(f"{title}{part}", caption, render_svg(panels_size(len(curves), list(looks)), alt, draw))
+    drawing = draw_panels(curves, draw, alt=alt, labels=("round", value), looks=looks)
+    return Picture(f"{title}{part}", caption, drawing)
+
+
+def _draw_curve(axes: Axes, lead: str, method: str, curve: Curve, look: Mapping[str, Any]) -> None:
+    """One line by round, each point of which says its value. lead: what it is."""
+    from matplotlib.ticker import MaxNLocator  # slow to import
+
+    (line,) = axes.plot(curve.rounds, curve.values, **look, marker="." if len(curve.rounds) == 1 else "")
+    at = zip(curve.rounds, curve.values, strict=True)
+    texts = [f"round {number}: {_format_value(value)}" for number, value in at]
+    point_at(line, method, texts, lead=f"{lead}, ", most=ANSWERING)
+    axes.grid(axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
 
 
 def panel_top(lines: Mapping[str, Curve]) -> float:
@@ -242,8 +245,6 @@ def cut_off(lines: Mapping[str, Curve], top: float) -> dict[str, float]:
 
 def draw_note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str] = ()) -> Picture:
     """Notes of methods at a site, by round: a panel for each (method, note). order: as above."""
-    from matplotlib.ticker import MaxNLocator  # slow to import
-
     looks = _line_styles({"": {method: None for method, _ in curves}}, order)
     words = [
         f"{method}, {note}: {_format_value(c.values[0])} after round {c.rounds[0]}, "
@@ -252,27 +253,37 @@ def draw_note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence
     ]
     shown = {f"{method}\n{note}": (method, curve) for (method, note), curve in curves.items()}
 
-    def draw(figure: Figure) -> None:
-        for axes, (title, (method, curve)) in make_panels(figure, shown, share_y=False):
-            axes.plot(curve.rounds, curve.values, **looks[method], marker="." if len(curve.rounds) == 1 else "")
-            axes.grid(axis="y")
-            axes.set_title(title)
-            axes.set_xlabel("round")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    def draw(axes: Axes, title: str, noted: tuple[str, Curve]) -> None:
+        method, curve = noted
+        _draw_curve(axes, ", ".join(title.split("\n")), method, curve, looks[method])
 
     alt = "Notes of methods by round. " + "; ".join(words) + "."
     caption = (
         "Averages over a round's steps, or the value after the last one, in rounds that this hospital took part in."
     )
     return Picture(
-        "Notes by round",
-        caption,
-        render_svg((panels_size(len(shown), ())[0], 2.1 * math.ceil(len(shown) / 4)), alt, draw),
+        "Notes by round", caption, draw_panels(shown, draw, alt=alt, labels=("round", ""), size=(PANEL, 2.0))
     )
 
 
-Values = Mapping[tuple[str, str], tuple[float, float, float, bool]]
-"""(group, method) -> value, low, high, assessable."""
+class Score(NamedTuple):
+    """A value with its interval. fine: whether it can be assessed."""
+
+    value: float
+    low: float
+    high: float
+    fine: bool
+    patients: int
+
+    @property
+    def in_words(self) -> str:
+        """The value, its interval, and on how many patients it rests."""
+        interval = f" ({_format_value(self.low)} to {_format_value(self.high)})"
+        return f"{_format_value(self.value)}{interval}, {self.patients} patients{'' if self.fine else ', too few'}"
+
+
+Values = Mapping[tuple[str, str], Score]
+"""By (group, method)."""
 
 
 def _panel_name(row: ScoreRow) -> str:
@@ -285,7 +296,7 @@ def _values_text(values: Values) -> str:
     words = [
         f"{group}, {method}: {_format_value(value)} ({_format_value(low)} to {_format_value(high)})"
         f"{'' if fine else ', not assessable'}"
-        for (group, method), (value, low, high, fine) in values.items()
+        for (group, method), (value, low, high, fine, _) in values.items()
     ]
     return "; ".join(words) + "."
 
@@ -305,12 +316,12 @@ def _groups_and_methods(values: Values) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(group for group, _ in values)), list(dict.fromkeys(method for _, method in values))
 
 
-def _list_marks(figure: Figure, values: Values) -> Iterator[tuple[Axes, int, str, tuple[float, float, float, bool]]]:
-    """(panel, row, method, value) of everything to draw: a panel for each group, a row for each method."""
-    groups, methods = _groups_and_methods(values)
-    drawn = dict(zip(groups, make_row_panels(figure, groups, methods), strict=True)) if groups else {}
-    for (group, method), value in values.items():
-        yield drawn[group], methods.index(method), method, value
+def _list_marks(values: Values, group: str) -> Iterator[tuple[int, str, Score]]:
+    """(row, method, score) of everything to draw of a group, a row for each method."""
+    methods = _groups_and_methods(values)[1]
+    for (group_of_score, method), score in values.items():
+        if group_of_score == group:
+            yield methods.index(method), method, score
 
 
 def _line_styles(shown: Mapping[str, Mapping[str, object]], order: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from evaluation.drawing import COLOURS, INK, Picture, render_svg
-from evaluation.panels import make_row_panels, row_panels_size
+from evaluation.drawing import COLOURS, INK, Picture, belong_to, point_at
+from evaluation.panels import draw_row_panels
 from evaluation.rows import ScoreRow
 from evaluation.wording import format_number
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 HIDING = "#8c8c8c"
 
@@ -42,24 +42,30 @@ def draw_forest_plot(
     ]
     alt = f"{measure} by hospital, the worst first. {'; '.join(words)}."
 
-    def draw(figure: Figure) -> None:
-        for axes, model_rows in zip(make_row_panels(figure, list(scores), row_names), scores.values(), strict=True):
-            if over:
-                axes.axhline(len(names) - 0.5, color=INK, linewidth=0.6, alpha=0.5)
-            if least is not None:
-                axes.axvline(least, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
-            worst = next((name for name in names if name in model_rows), None)
-            for y, name in enumerate(row_names):
-                row = model_rows.get(name)
-                if row is None or not math.isfinite(row.value):
-                    axes.text(0.02, y, "no score", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-                    continue
-                colour = HIDING if name in over else COLOURS[3] if name == worst else COLOURS[0]
-                axes.hlines(y, row.low, row.high, color=colour, linewidth=1.8, alpha=1 if row.assessable else 0.45)
-                mark = "D" if name in over else "o"
-                face = colour if row.assessable and name not in over else "none"
-                axes.plot(row.value, y, mark, color=colour, markersize=6, markerfacecolor=face)
-        figure.supxlabel(measure, fontsize=9)
+    def draw(axes: Axes, model: str) -> None:
+        model_rows = scores[model]
+        if over:
+            axes.axhline(len(names) - 0.5, color=INK, linewidth=0.6, alpha=0.5)
+        if least is not None:
+            axes.axvline(least, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+        worst = next((name for name in names if name in model_rows), None)
+        for y, name in enumerate(row_names):
+            row = model_rows.get(name)
+            if row is None or not math.isfinite(row.value):
+                axes.text(0.02, y, "no score", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+                continue
+            colour = HIDING if name in over else COLOURS[3] if name == worst else COLOURS[0]
+            alpha = 1 if row.assessable else 0.45
+            belong_to(axes.hlines(y, row.low, row.high, color=colour, linewidth=1.8, alpha=alpha), model)
+            face = colour if row.assessable and name not in over else "none"
+            look: dict[str, Any] = {
+                "marker": "D" if name in over else "o",
+                "color": colour,
+                "markersize": 6,
+                "markerfacecolor": face,
+            }
+            (mark,) = axes.plot(row.value, y, **look)
+            point_at(mark, model, [f"{name}, {model}: {measure} {_format_score(row)}, {row.patients} patients"])
 
     caption = (
         "Bars are 95 % intervals over patients, hollow marks have too few patients to judge by. Hospitals stand by the "
@@ -67,9 +73,8 @@ def draw_forest_plot(
         "Grey, below the line: what hides the worst hospital."
     )
     caption += "" if least is None else f" Dashed: {least:g}, which every hospital should reach."
-    return Picture(
-        f"{measure} by hospital, worst first", caption, render_svg(row_panels_size(list(scores), row_names), alt, draw)
-    )
+    drawing = draw_row_panels(list(scores), row_names, draw, alt=alt, label=measure)
+    return Picture(f"{measure} by hospital, worst first", caption, drawing)
 
 
 def _format_score(row: ScoreRow | None) -> str:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evaluation.drawing import COLOURS, DASHES, MARKERS
+from evaluation.drawing import COLOURS, DASHES, MARKERS, belong_to, render_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Lines = TypeVar("Lines")
 
 WIDTH = 10.6  # inches; the page's width
-PANEL = 2.45  # inches; a side of a small multiple
+PANEL = 2.5  # inches; a side of a small multiple
 CHARACTER = 0.075  # inches; a letter of a name
-KEY = 0.66  # inches; of an entry of a key, without its name
+SCALE, GAP, WIDEST = 2.1, 0.2, 4.6  # inches; the least width of a scale, between panels, the most of a panel with rows
 ROW = 0.17  # inches; the row of a method
 LINES = 8  # that are still distinguishable in one panel
+
+SHAPES = {
+    "o": "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
+    "s": "M-3-3h6v6h-6z",
+    "^": "M0-4L4 3h-8z",
+    "D": "M0-4L4 0L0 4L-4 0z",
+    "v": "M0 4L4-3h-8z",
+    "P": "M-1.3-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
+    "X": "M-4-2L-2-4L0-2L2-4L4-2L2 0L4 2L2 4L0 2L-2 4L-4 2L-2 0z",
+}
+"""The marks of `MARKERS` as paths about 0."""
 
 
 def line_style(place: int) -> dict[str, Any]:
@@ -34,22 +47,29 @@ def mark_style(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]}
 
 
-def panels_size(count: int, names: Sequence[str]) -> tuple[float, float]:
-    """Width and height in inches: square panels with title and axis label, and the rows of the key of names below."""
-    columns = _column_count(count)
-    width = 5.4 if count == 1 else min(WIDTH, 0.5 + PANEL * columns)
-    keys = math.ceil(max(1, len(names)) / _entries_per_row(width, names))
-    return width, (PANEL + 0.45) * math.ceil(max(1, count) / columns) + 0.22 * keys
+def draw_panels(
+    shown: Mapping[str, Lines],
+    draw: Callable[[Axes, str, Lines], None],
+    *,
+    alt: str,
+    labels: tuple[str, str] = ("", ""),
+    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    size: tuple[float, float] = (PANEL, PANEL),
+    share_y: bool = False,
+) -> str:
+    """A panel for each (title, lines), and the key.
 
+    draw: fills the axes of a panel. alt: names all of them. labels: of x and y. looks: name -> style, for the key.
+    size: of a panel in inches.
+    """
 
-def make_panels(figure: Figure, shown: Mapping[str, Lines], *, share_y: bool) -> list[tuple[Axes, tuple[str, Lines]]]:
-    """Axes and (name, lines) of each panel; unused places of the grid are hidden."""
-    columns = _column_count(len(shown))
-    grid = figure.subplots(math.ceil(max(1, len(shown)) / columns), columns, squeeze=False, sharey=share_y)
-    cells = list(grid.ravel())
-    for axes in cells[len(shown) :]:
-        axes.set_visible(False)
-    return list(zip(cells, shown.items(), strict=False))
+    def fill(axes: Axes, title: str, lines: Lines) -> None:
+        draw(axes, title, lines)
+        axes.set_xlabel(textwrap.fill(labels[0], int(size[0] / CHARACTER)))
+        axes.set_ylabel(textwrap.fill(labels[1], int(size[1] / CHARACTER)))
+
+    draws = {title: partial(fill, title=title, lines=lines) for title, lines in shown.items()}
+    return render_panels(size, alt, draws, share_y=share_y) + write_key(looks or {})
 
 
 def split_names(names: Sequence[str], always: str | None = None) -> list[tuple[str, list[str]]]:
@@ -68,53 +88,58 @@ def split_names(names: Sequence[str], always: str | None = None) -> list[tuple[s
     ]
 
 
-def make_row_panels(figure: Figure, groups: Sequence[str], methods: Sequence[str]) -> list[Axes]:
-    """A panel for each group with a row for each method, the first one at the top; each has its own scale."""
+def draw_row_panels(
+    groups: Sequence[str],
+    methods: Sequence[str],
+    draw: Callable[[Axes, str], None],
+    *,
+    alt: str,
+    label: str,
+) -> str:
+    """A panel for each group with a row for each method, the first one at the top; each has its own scale.
+
+    draw: fills the axes of a group. label: of x.
+    """
     from matplotlib.ticker import MaxNLocator  # slow to import
 
-    columns = _panels_per_row(groups, methods)
-    cells = figure.subplots(math.ceil(len(groups) / columns), columns, squeeze=False, sharey=True).ravel()
-    for axes in cells[len(groups) :]:
-        axes.set_visible(False)
-    for place, (axes, group) in enumerate(zip(cells, groups, strict=False)):
+    size = row_panel_size(groups, methods)
+
+    def fill(axes: Axes, group: str) -> None:
         axes.set_yticks(range(len(methods)), methods)
+        for name, text in zip(methods, axes.get_yticklabels(), strict=True):
+            belong_to(text, name)
         axes.set_ylim(len(methods) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0, labelleft=place % columns == 0)
+        axes.tick_params(axis="y", length=0)
         axes.tick_params(axis="x", labelsize=8)
         axes.spines["left"].set_visible(False)
         axes.grid()
-        axes.set_title(group)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=3))
-    return list(cells[: len(groups)])
+        draw(axes, group)
+        axes.set_xlabel(textwrap.fill(label, int(size[0] / CHARACTER)))
+
+    return render_panels(size, alt, {group: partial(fill, group=group) for group in groups})
 
 
-def row_panels_size(groups: Sequence[str], methods: Sequence[str]) -> tuple[float, float]:
-    """Width and height in inches of the panels of `make_row_panels`."""
-    down = math.ceil(max(1, len(groups)) / _panels_per_row(groups, methods))
-    return WIDTH, 0.3 + down * (0.6 + ROW * max(1, len(methods)))
+def row_panel_size(groups: Sequence[str], methods: Sequence[str]) -> tuple[float, float]:
+    """Width and height in inches of a panel of `draw_row_panels`: as many fill a row of the page as fit."""
+    least = CHARACTER * max(map(len, methods), default=0) + SCALE
+    columns = max(1, min(len(groups), int(WIDTH / least)))
+    return min(WIDTH, max(least, min(WIDEST, WIDTH / columns - GAP))), 0.65 + ROW * max(1, len(methods))
 
 
-def draw_legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
-    """A key below the figure, in as many columns as fit."""
-    from matplotlib.lines import Line2D  # slow to import
-
-    handles = [Line2D([], [], **look) for look in looks.values()]
-    if handles:
-        columns = min(len(handles), _entries_per_row(figure.get_figwidth(), list(looks)))
-        figure.legend(handles, list(looks), loc="outside lower center", ncols=columns, handlelength=2.6)
-
-
-def _column_count(count: int) -> int:
-    """At most four panels side by side."""
-    return max(1, min(4, count))
+def write_key(looks: Mapping[str, Mapping[str, Any]]) -> str:
+    """The names of lines and marks with a sample of each, as a list; nothing for no names."""
+    entries = "".join(
+        f'<li data-key="{html.escape(name, quote=True)}">{_draw_sample(look)}{html.escape(name)}</li>'
+        for name, look in looks.items()
+    )
+    return f'<ul class="key-list">{entries}</ul>' if entries else ""
 
 
-def _entries_per_row(width: float, names: Sequence[str]) -> int:
-    """How many entries of a key fit side by side."""
-    return max(1, int(width / (KEY + CHARACTER * max(map(len, names), default=0))))
-
-
-def _panels_per_row(groups: Sequence[str], methods: Sequence[str]) -> int:
-    """How many panels of `make_row_panels` fit next to the names of the methods."""
-    fit = int((WIDTH - 0.2 - CHARACTER * max(map(len, methods), default=0)) / 1.35)
-    return max(1, min(len(groups), fit))
+def _draw_sample(look: Mapping[str, Any]) -> str:
+    """A line and a mark as they are in the figure."""
+    colour, dash = look["color"], look.get("linestyle")
+    dashes = "" if dash in (None, "-") else " ".join(f"{1.5 * part:g}" for part in dash[1])
+    line = f'<path d="M0 6H30" fill="none" stroke-width="1.8" stroke-dasharray="{dashes}"/>' if dash else ""
+    mark = f'<path d="{SHAPES[look["marker"]]}" transform="translate(15 6)"/>' if "marker" in look else ""
+    return f'<svg aria-hidden="true" width="30" height="12" stroke="{colour}" fill="{colour}">{line}{mark}</svg>'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,16 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.drawing import Picture, render_svg
+from evaluation.drawing import Picture
 from evaluation.histograms import Floats
-from evaluation.panels import WIDTH, draw_legend, line_style, make_panels
+from evaluation.panels import PANEL, draw_panels, line_style
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 CLASSES = ("negative", "positive")
 FEW_VALUES = 6  # a feature with at most this many values is drawn value by value
 BINS = 12
+WIDE = (4.6, 2.5)  # inches
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,20 @@ def draw_intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bi
     low, high = np.quantile(everything, [0.001, 0.999]) if everything.size else (0.0, 1.0)
     edges = np.linspace(low, high if high > low else low + 1, bins + 1)
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for place, (_, v) in enumerate(flat.items()):
+    def draw(axes: Axes, _: str, shown: Mapping[str, Floats]) -> None:
+        for place, v in enumerate(shown.values()):
             share = np.histogram(v, edges)[0] / max(1, v.size)
             axes.plot((edges[1:] + edges[:-1]) / 2, share, **line_style(place))
-        axes.set(xlabel=unit, ylabel="share of pixels", ylim=(0, None))
+        axes.set_ylim(0, None)
         axes.grid(axis="y")
-        draw_legend(figure, {split: line_style(place) for place, split in enumerate(flat)})
 
     caption = "Splits with similar curves have similar patients; if a split is shifted, look at its pictures."
     caption = caption if len(flat) > 1 else ""
-    return Picture("Intensities", caption, render_svg((5.4, 2.7), alt, draw))
+    looks = {split: line_style(place) for place, split in enumerate(flat)}
+    labels = (unit, "share of pixels")
+    return Picture(
+        "Intensities", caption, draw_panels({"": flat}, draw, alt=alt, labels=labels, looks=looks, size=WIDE)
+    )
 
 
 def compute_characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_]) -> tuple[Characteristic, ...]:
@@ -99,25 +101,20 @@ def draw_features_by_class(
     ]
     alt = f"Features by class, mean ± standard deviation. {'; '.join(parts) or 'None to be drawn'}."
 
-    def draw(figure: Figure) -> None:
-        for axes, (name, values) in make_panels(figure, shown, share_y=False):
-            edges = _bin_edges(values)
-            for place, chosen in enumerate((~positive, positive)):
-                share = np.histogram(values[chosen], edges)[0] / max(1, int(chosen.sum()))
-                look = line_style(place)
-                axes.stairs(share, edges, color=look["color"], linestyle=look["linestyle"], linewidth=1.5)
-            axes.set_title(name)
-            axes.set_ylim(0, None)
-            axes.grid(axis="y")
-        if shown:
-            figure.supylabel(f"share of {examples}", fontsize=9)
-        draw_legend(figure, {name: line_style(place) for place, name in enumerate(classes)})
+    def draw(axes: Axes, _: str, values: Floats) -> None:
+        edges = _bin_edges(values)
+        for place, chosen in enumerate((~positive, positive)):
+            share = np.histogram(values[chosen], edges)[0] / max(1, int(chosen.sum()))
+            look = line_style(place)
+            axes.stairs(share, edges, color=look["color"], linestyle=look["linestyle"], linewidth=1.5)
+        axes.set_ylim(0, None)
+        axes.grid(axis="y")
 
-    rows = math.ceil(max(1, len(shown)) / 4)
+    looks = {name: line_style(place) for place, name in enumerate(classes)}
     caption = f"Share of the {negative_name} and of the {positive_name} {examples} at each value, all splits together."
-    return Picture(
-        "Features by class", caption, render_svg((WIDTH * max(2, min(4, len(shown))) / 4, 1.5 * rows + 0.5), alt, draw)
-    )
+    labels = ("", f"share of {examples}")
+    drawing = draw_panels(shown, draw, alt=alt, labels=labels, looks=looks, size=(PANEL, 1.7))
+    return Picture("Features by class", caption, drawing)
 
 
 def _is_binary(values: Floats) -> bool:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, render_svg
+from evaluation.drawing import INK, Picture, belong_to, point_at
 from evaluation.histograms import Floats, Ints
 from evaluation.metrics import ratio
-from evaluation.panels import draw_legend, line_style, make_panels, panels_size
+from evaluation.panels import draw_panels, line_style
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 GROUPS = 8
 """Of predicted probability, equally wide."""
@@ -70,26 +70,29 @@ def calibration_curves(
     ]
     alt = "Calibration by hospital. " + "; ".join(words) + "."
 
-    def draw(figure: Figure) -> None:
-        for axes, (site, by_method) in make_panels(figure, curves, share_y=True):
-            axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
-            for method, (predicted, observed, _) in by_method.items():
-                low, high = _copy_interval(observed)
-                axes.vlines(predicted[0], low, high, color=looks[method]["color"], linewidth=1.0, alpha=0.6)
-                axes.plot(predicted[0], observed[0], **looks[method], marker="o", markersize=3.5)
-            axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
-            axes.set_box_aspect(1)
-            axes.set_title(site)
-            axes.set_xlabel("predicted probability")
-        figure.axes[0].set_ylabel("observed share")
-        draw_legend(figure, looks)
+    def draw(axes: Axes, site: str, by_method: Mapping[str, tuple[Floats, Floats, Ints]]) -> None:
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
+        for method, (predicted, observed, number) in by_method.items():
+            low, high = _copy_interval(observed)
+            bars = axes.vlines(predicted[0], low, high, color=looks[method]["color"], linewidth=1.0, alpha=0.6)
+            belong_to(bars, method)
+            (line,) = axes.plot(predicted[0], observed[0], **looks[method], marker="o", markersize=3.5)
+            texts = [
+                f"{predicted[0, g]:.2f} predicted, {observed[0, g]:.2f} observed "
+                f"({low[g]:.2f} to {high[g]:.2f}), {number[0, g]} {examples}"
+                for g in range(GROUPS)
+            ]
+            point_at(line, method, texts, lead=f"{site}, {method}: ")
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+        axes.set_box_aspect(1)
 
     caption = (
         f"Of the {examples} that a model gives about the same probability of a class (positive, where there are two), "
         "the share that is of it; bars are 95 % intervals over patients. On the diagonal probabilities are calibrated; "
         "below it they are too high."
     )
-    return Picture("Calibration", caption, render_svg(panels_size(len(shown), list(looks)), alt, draw))
+    labels = ("predicted probability", "observed share")
+    return Picture("Calibration", caption, draw_panels(curves, draw, alt=alt, labels=labels, looks=looks))
 
 
 def _copy_interval(observed: Floats) -> tuple[Floats, Floats]:

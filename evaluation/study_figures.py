@@ -12,20 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, render_svg
-from evaluation.panels import (
-    draw_legend,
-    line_style,
-    make_panels,
-    make_row_panels,
-    mark_style,
-    panels_size,
-    row_panels_size,
-)
+from evaluation.drawing import INK, Picture, belong_to, point_at
+from evaluation.panels import draw_panels, draw_row_panels, line_style, mark_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Values: TypeAlias = tuple[float, ...]
 """One gain per seed."""
@@ -59,34 +50,25 @@ def draw_gains_by_share(
     alt = f"Gain in {measure} over {reference} by share of patients in training. {'; '.join(words)}."
     methods = [name for name in order if any(name in method_points for method_points in gains.values())]
 
-    def draw(figure: Figure) -> None:
-        for axes, (panel, method_points) in make_panels(figure, gains, share_y=True):
-            for place, method in enumerate(m for m in methods if m in method_points):
-                shift = (place - (len(method_points) - 1) / 2) * 1.2
-                look = order.index(method)
-                shares = np.array([100 * share for share in method_points[method]]) + shift
-                axes.plot(
-                    shares,
-                    [np.mean(gain.values) for gain in method_points[method].values()],
-                    **line_style(look),
-                    alpha=0.7,
-                )
-                for x, gain in zip(shares, method_points[method].values(), strict=True):
-                    _mark_gain(axes, float(x), gain, look, lying=False)
-            axes.axhline(0, color=INK, linewidth=0.9)
-            axes.grid(axis="y")
-            ticks = sorted({100 * share for points in method_points.values() for share in points})
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axes.set_title(panel)
-            axes.set_xlabel("% of patients in training")
-        figure.axes[0].set_ylabel(f"gain in {measure}")
-        draw_legend(
-            figure,
-            {method: {**mark_style(order.index(method)), **line_style(order.index(method))} for method in methods},
-        )
+    def draw(axes: Axes, panel: str, method_points: Mapping[str, Mapping[float, Gain]]) -> None:
+        for place, method in enumerate(m for m in methods if m in method_points):
+            shift, look = (place - (len(method_points) - 1) / 2) * 1.2, order.index(method)
+            shares = np.array([100 * share for share in method_points[method]]) + shift
+            means = [np.mean(gain.values) for gain in method_points[method].values()]
+            belong_to(axes.plot(shares, means, **line_style(look), alpha=0.7), method)
+            for x, (share, gain) in zip(shares, method_points[method].items(), strict=True):
+                place_text = f"{panel}, {method} at {100 * share:.0f} %"
+                _mark_gain(axes, float(x), gain, look, (method, place_text), lying=False)
+        axes.axhline(0, color=INK, linewidth=0.9)
+        axes.grid(axis="y")
+        ticks = sorted({100 * share for points in method_points.values() for share in points})
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
 
     title = f"{measure}: gain over {reference} by share in training, {len(sites)} hospitals{part}"
-    return Picture(title, HOW.format(reference), render_svg(panels_size(len(gains), methods), alt, draw))
+    looks = {method: {**mark_style(order.index(method)), **line_style(order.index(method))} for method in methods}
+    labels = ("% of patients in training", f"gain in {measure}")
+    drawing = draw_panels(gains, draw, alt=alt, labels=labels, looks=looks, share_y=True)
+    return Picture(title, HOW.format(reference), drawing)
 
 
 def draw_gains_by_site(
@@ -101,17 +83,15 @@ def draw_gains_by_site(
     ]
     alt = f"Gain in {measure} over {reference} by hospital in {case}. {'; '.join(words)}."
 
-    def draw(figure: Figure) -> None:
-        for axes, method_gains in zip(make_row_panels(figure, list(gains), methods), gains.values(), strict=True):
-            for method, gain in method_gains.items():
-                _mark_gain(axes, methods.index(method), gain, order.index(method), lying=True)
-            axes.axvline(0, color=INK, linewidth=0.9)
-        figure.supxlabel(f"gain in {measure}", fontsize=9)
+    def draw(axes: Axes, name: str) -> None:
+        for method, gain in gains[name].items():
+            name_and_place = (method, f"{name}, {method}")
+            _mark_gain(axes, methods.index(method), gain, order.index(method), name_and_place, lying=True)
+        axes.axvline(0, color=INK, linewidth=0.9)
 
     caption = f"{HOW.format(reference)} Each panel has its own scale."
-    return Picture(
-        f"{measure}: gain over {reference}", caption, render_svg(row_panels_size(list(gains), methods), alt, draw)
-    )
+    drawing = draw_row_panels(list(gains), methods, draw, alt=alt, label=f"gain in {measure}")
+    return Picture(f"{measure}: gain over {reference}", caption, drawing)
 
 
 def describe_gain(gain: Gain) -> str:
@@ -123,16 +103,24 @@ def describe_gain(gain: Gain) -> str:
     return f"{float(np.mean(values)):+.3f}{between}{warning}"
 
 
-def _mark_gain(axes: Axes, at: float, gain: Gain, look: int, *, lying: bool) -> None:
-    """One method at one place: its seeds, their mean, and one standard deviation to either side. lying: along x."""
+def _mark_gain(axes: Axes, at: float, gain: Gain, look: int, name_and_place: tuple[str, str], *, lying: bool) -> None:
+    """One method at one place: its seeds, their mean, and one standard deviation to either side.
+
+    name_and_place: the method, and where it is in words. lying: along x.
+    """
     values, looks = gain.values, mark_style(look)
     if not values:
         return
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     span = axes.hlines if lying else axes.vlines
     if math.isfinite(std):
-        span(at, mean - std, mean + std, color=looks["color"], linewidth=1.6, alpha=1 if gain.fine else 0.45)
+        bar = span(at, mean - std, mean + std, color=looks["color"], linewidth=1.6, alpha=1 if gain.fine else 0.45)
+        belong_to(bar, name_and_place[0])
         points = (values, [at] * len(values)) if lying else ([at] * len(values), values)
-        axes.plot(*points, linestyle="none", markersize=3, markerfacecolor="none", **looks)
+        belong_to(
+            axes.plot(*points, linestyle="none", markersize=3, markerfacecolor="none", **looks), name_and_place[0]
+        )
     face = looks["color"] if gain.fine else "none"
-    axes.plot(*((mean, at) if lying else (at, mean)), markersize=6, linestyle="none", markerfacecolor=face, **looks)
+    place = (mean, at) if lying else (at, mean)
+    (mark,) = axes.plot(*place, markersize=6, linestyle="none", markerfacecolor=face, **looks)
+    point_at(mark, name_and_place[0], [f"{name_and_place[1]}: {describe_gain(gain)}"])

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, render_svg
+from evaluation.drawing import COLOURS, DASHES, INK, Picture, point_at
 from evaluation.histograms import Floats, Ints
 from evaluation.intervals import Estimate, percentile_interval
 from evaluation.metrics import ratio
-from evaluation.panels import line_style, make_panels, panels_size
+from evaluation.panels import draw_panels
 from evaluation.wording import format_figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TRUE, PREDICTED, EXPECTED = 0, 1, 2
 GROUPS, LEAST = 4, 5
@@ -126,48 +126,58 @@ def group_sizes(sizes: Sizes, kind: int = PREDICTED) -> list[Group]:
     return groups
 
 
-def draw_sizes(shown: Mapping[str, Sizes], words: SizeWords) -> Picture:
+def draw_sizes(shown: Mapping[str, tuple[str, Sizes]], words: SizeWords) -> Picture:
     """Given against predicted sizes, a panel for each method and structure: patients, and the means of groups.
 
-    shown: title of a panel -> sizes.
+    shown: title of a panel -> method and sizes.
     """
-    sizes_by_panel = {title: sizes.with_structure() for title, sizes in shown.items()}
+    panels = {title: (method, sizes.with_structure()) for title, (method, sizes) in shown.items()}
     texts = [
         f"{title}: " + (_groups_text(group_sizes(sizes)) or f"{len(sizes.values)} patients, too few for groups")
-        for title, sizes in sizes_by_panel.items()
+        for title, (_, sizes) in panels.items()
     ]
     alt = f"Given against predicted {words.what} in {words.unit}, by patient. Means of groups: {'; '.join(texts)}."
-
-    def draw(figure: Figure) -> None:
-        for axes, (title, sizes) in make_panels(figure, sizes_by_panel, share_y=False):
-            _draw_panel(axes, sizes)
-            axes.set_title(title)
-            axes.set_xlabel(f"predicted ({words.unit})")
-        figure.axes[0].set_ylabel(f"given ({words.unit})")
 
     caption = (
         f"The {words.what} of each test patient by the given mask against that by the model's (small marks), and means "
         "of patients of whom about as much was predicted, with 95 % intervals (line). On the diagonal both are equal; "
         "below it masks are too large. Dashed: the same by the sum of a structure's probability instead of its mask."
     )
+    labels = (f"predicted ({words.unit})", f"given ({words.unit})")
     return Picture(
         f"{words.what[:1].upper()}{words.what[1:]}, given against predicted",
         caption,
-        render_svg(panels_size(len(shown), []), alt, draw),
+        draw_panels(panels, partial(_draw_panel, unit=words.unit), alt=alt, labels=labels, looks=LOOKS),
     )
 
 
-def _draw_panel(axes: Axes, sizes: Sizes) -> None:
+LOOKS: Mapping[str, Mapping[str, Any]] = {
+    "a patient": {"color": COLOURS[0], "marker": "o"},
+    "mean by mask": {"color": COLOURS[3], "marker": "s", "linestyle": "-"},
+    "mean by probability": {"color": COLOURS[1], "marker": "s", "linestyle": DASHES[1]},
+}
+"""Of the key: patients, and the means of groups by what was predicted and what was expected."""
+
+
+def _draw_panel(axes: Axes, _: str, shown: tuple[str, Sizes], unit: str) -> None:
     """One panel: the diagonal, patients, and the means of groups."""
+    method, sizes = shown
     top = 1.05 * float(sizes.values[:, :EXPECTED].max(initial=1e-9))
     axes.plot([0, top], [0, top], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
-    patients = line_style(0)["color"]
-    axes.plot(sizes.values[:, PREDICTED], sizes.values[:, TRUE], "o", color=patients, markersize=3, alpha=0.55)
-    for kind, look in ((EXPECTED, "--"), (PREDICTED, "-")):
-        groups, colour = group_sizes(sizes, kind), line_style(3 if kind == PREDICTED else 1)["color"]
-        x = [group.predicted for group in groups]
-        axes.vlines(x, [g.true.low for g in groups], [g.true.high for g in groups], color=colour, linewidth=1.0)
-        axes.plot(x, [g.true.value for g in groups], look, color=colour, marker="s", markersize=4, linewidth=1.2)
+    patient_look, *mean_looks = LOOKS.items()
+    x, y = sizes.values[:, PREDICTED], sizes.values[:, TRUE]
+    (marks,) = axes.plot(x, y, linestyle="none", markersize=3, alpha=0.6, **patient_look[1])
+    at = zip(sizes.names, y, x, strict=True)
+    texts = [f"{name}: {format_figures(t)} {unit} given, {format_figures(p)} {unit} predicted" for name, t, p in at]
+    point_at(marks, method, texts)
+    for kind, (name, look) in zip((PREDICTED, EXPECTED), mean_looks, strict=True):
+        groups = group_sizes(sizes, kind)
+        means, lows, highs = ([getattr(g.true, part) for g in groups] for part in ("value", "low", "high"))
+        x = np.array([group.predicted for group in groups])
+        axes.vlines(x, lows, highs, color=look["color"], linewidth=1.0)
+        (line,) = axes.plot(x, means, markersize=4, linewidth=1.2, **look)
+        texts = [f"{name} of {group.patients} patients: {_groups_text([group])} ({unit})" for group in groups]
+        point_at(line, method, texts)
     axes.set(xlim=(0, top), ylim=(0, top))
     axes.set_box_aspect(1)
 

@@ -42,7 +42,7 @@ settings.load_profile("house")
 SHARE, LEAST = 5, 4  # the default suite tries one example in SHARE, but LEAST of them where a law has so many
 LAW = "_hypothesis_internal_use_settings"  # what `@settings` writes on a law; there is no public name for it
 
-LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/", "test_inversion_audit.py")
+LOOK_AT_PAGES = ("tests/evaluation/", "tests/browser/", "pages.py", "tests/golden/", "test_inversion_audit.py")
 LOOK_AT_MAPS = ("tests/harmonize/", "tests/evaluation/", "test_points.py")
 LIBRARIES = ("pydicom", "nibabel", "scipy.ndimage", "skimage.measure", "sklearn.linear_model", "matplotlib.figure")
 """What hospitals import while they work: seconds."""
@@ -271,12 +271,17 @@ def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None
     """By default figures and images of patients are drawn for the tests of pages (`LOOK_AT_PAGES`), elsewhere none."""
     from evaluation import drawing, tiles
 
-    real, real_tile = drawing.render_svg, tiles.draw_tile
+    real, real_panels, real_tile = drawing.render_svg, drawing.render_panels, tiles.draw_tile
 
     def drawn(size: tuple[float, float], alt: str, draw: Callable[[Any], None]) -> str:
         if looked_at():
             return real(size, alt, draw)
         return f'<svg role="img" aria-label="{html.escape(alt, quote=True)}"></svg>'
+
+    def drawn_panels(size: tuple[float, float], alt: str, draws: Any, *, share_y: bool = False) -> str:
+        if looked_at():
+            return real_panels(size, alt, draws, share_y=share_y)
+        return f'<div class="panels" role="img" aria-label="{html.escape(alt, quote=True)}"></div>'
 
     def drawn_tile(*given: Any) -> Any:
         return real_tile(*given) if looked_at() else np.zeros((1, 1, 3), np.uint8)
@@ -284,6 +289,7 @@ def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None
     evaluating = [] if thorough else [sys.modules[name] for name in [*sys.modules] if name.startswith("evaluation.")]
     with pytest.MonkeyPatch.context() as patch:
         replace_everywhere(patch, evaluating, real, drawn)
+        replace_everywhere(patch, evaluating, real_panels, drawn_panels)
         replace_everywhere(patch, evaluating, real_tile, drawn_tile)
         yield
 

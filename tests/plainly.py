@@ -30,8 +30,14 @@ def unfitted(x: Any, seen: Any, y: Any, train: Any, test: Any) -> Any:
     return np.stack([1 / (1 + np.exp(-other[test].mean(axis=1))) for other in seen])
 
 
+def unpaneled(size: tuple[float, float], alt: str, draws: object, *, share_y: bool = False) -> str:
+    """In place of `evaluation.drawing.render_panels`, for the same reason."""
+    return "<div></div>"
+
+
 STAND_INS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "render_svg": (evaluation.drawing.render_svg, unpainted),
+    "render_panels": (evaluation.drawing.render_panels, unpaneled),
     "tsne": (harmonize.embedding.tsne, unmapped),
     "_predict_probabilities": (harmonize.drift._predict_probabilities, unfitted),
 }

@@ -1,5 +1,5 @@
-// What a reader may do with the tables of a page: sort by a column, filter rows, copy as CSV, leave methods out.
-// Without scripts a page shows the same tables. Nothing is fetched, sent or stored.
+// What a reader may do with a page: sort tables by a column, filter rows, copy them as CSV, point at figures, and leave
+// methods out of both. Without scripts a page shows the same tables and figures. Nothing is fetched, sent or stored.
 "use strict";
 
 const MANY_ROWS = 8; // from so many rows on a table has a filter
@@ -143,28 +143,81 @@ function hideRows() {
   for (const cell of document.querySelectorAll("[data-other]")) cell.hidden = leftOut.has(cell.dataset.other);
 }
 
+// What figures have of a method goes with its rows; its name in their keys is struck out.
+function hideMarks() {
+  for (const mark of document.querySelectorAll("svg [data-method]")) {
+    mark.classList.toggle("left-out", leftOut.has(mark.dataset.method));
+  }
+  for (const entry of document.querySelectorAll("[data-key]")) {
+    entry.classList.toggle("struck", leftOut.has(entry.dataset.key));
+  }
+}
+
 const leftOut = new Set();
 
-// One switch for each method, for all tables that have a row of each.
+// One switch for each method, for all tables that have a row of each, and for all figures.
 function addMethods() {
   const methods = [...new Set([...document.querySelectorAll("tr[data-method]")].map((row) => row.dataset.method))];
   const place = document.querySelector("main");
   if (methods.length < 2 || !place) return;
   const box = document.createElement("fieldset");
   box.className = "methods";
-  box.append(Object.assign(document.createElement("legend"), { textContent: "Methods in the tables" }));
+  box.append(Object.assign(document.createElement("legend"), { textContent: "Methods shown" }));
   for (const method of methods) {
     const label = document.createElement("label");
     const tick = Object.assign(document.createElement("input"), { type: "checkbox", checked: true, value: method });
     tick.addEventListener("change", () => {
       leftOut[tick.checked ? "delete" : "add"](method);
       hideRows();
+      hideMarks();
     });
-    label.append(tick, method);
+    const keys = [...document.querySelectorAll("[data-key]")].filter((entry) => entry.dataset.key === method);
+    for (const entry of keys) entry.addEventListener("click", () => tick.click());
+    for (const entry of keys) entry.classList.add("switch");
+    const sample = keys[0]?.querySelector("svg").cloneNode(true);
+    label.append(tick, ...(sample ? [sample] : []), method);
     box.append(label);
   }
   const section = document.querySelector("tr[data-method]").closest("section");
   (section.closest(".first") ?? section).before(box);
+}
+
+const NEAR = 24; // pixels; a point answers from so far away
+
+// The point of a panel that is nearest to a place on the screen; nothing where none is near.
+function findPoint(panel, points, x, y) {
+  const toScreen = panel.getScreenCTM();
+  let [nearest, least] = [null, NEAR];
+  for (const point of points) {
+    if (point.mark.classList.contains("left-out")) continue;
+    const place = new DOMPoint(point.x, point.y).matrixTransform(toScreen);
+    const far = Math.hypot(place.x - x, place.y - y);
+    if (far < least) [nearest, least] = [{ text: point.text, x: place.x, y: place.y }, far];
+  }
+  return nearest;
+}
+
+// Where a pointer is near a point of a figure, a box says what that point is.
+function addPointing() {
+  const box = Object.assign(document.createElement("div"), { className: "tip", hidden: true, ariaHidden: "true" });
+  document.body.append(box);
+  for (const panel of document.querySelectorAll(".panel svg")) {
+    const marks = [...panel.querySelectorAll("[data-points]")];
+    for (const title of panel.querySelectorAll("title")) title.remove(); // the box says more
+    const points = marks.flatMap((mark) => JSON.parse(mark.dataset.points).map(([x, y, text]) => ({ x, y, text: mark.dataset.lead + text, mark })));
+    const show = (event) => {
+      const point = findPoint(panel, points, event.clientX, event.clientY);
+      box.hidden = point === null;
+      if (!point) return;
+      box.textContent = point.text;
+      const right = document.documentElement.clientWidth - box.offsetWidth - 8;
+      box.style.left = `${Math.max(8, Math.min(point.x + 10, right))}px`;
+      box.style.top = `${point.y > box.offsetHeight + 16 ? point.y - box.offsetHeight - 10 : point.y + 14}px`;
+    };
+    for (const kind of ["pointermove", "pointerdown"]) panel.addEventListener(kind, show);
+    panel.addEventListener("pointerleave", () => (box.hidden = true));
+  }
+  addEventListener("scroll", () => (box.hidden = true), { passive: true });
 }
 
 for (const table of document.querySelectorAll("table")) {
@@ -175,3 +228,4 @@ for (const table of document.querySelectorAll("table")) {
   addTools(table, body);
 }
 addMethods();
+addPointing();

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from evaluation.drawing import INK, render_png
-from evaluation.panels import draw_legend, line_style
+from evaluation.panels import line_style
 from personalize.adaptation import Adapted
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def loss_curve(adapted: Adapted, names: Sequence[str]) -> bytes:
         left.plot(epochs, adapted.losses, color=INK, marker=".", linewidth=1.2)
         left.set_ylabel("unsupervised loss")
         looks = {name: line_style(place) for place, name in enumerate(names)}
-        for place, look in enumerate(looks.values()):
-            right.plot(epochs, [shares[place] for shares in adapted.shares], marker=".", **look)
+        for place, (name, look) in enumerate(looks.items()):
+            right.plot(epochs, [shares[place] for shares in adapted.shares], marker=".", label=name, **look)
         right.set_ylabel("share of predictions")
         right.set_ylim(-0.02, 1.02)
         for axes in (left, right):
@@ -38,6 +38,6 @@ def loss_curve(adapted: Adapted, names: Sequence[str]) -> bytes:
             axes.set_xlabel(f"epoch (0 = before; {which})", fontsize=7.5)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
             axes.grid(axis="y")
-        draw_legend(figure, looks)
+        figure.legend(loc="outside lower center", ncols=6, handlelength=2.6)
 
     return render_png(SIZE, DPI, draw)

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluation import records, report, scoring
+from evaluation import figures, records, report, rows, scoring
 from evaluation.histograms import count_scores
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
+from evaluation.reliability import calibration_curves
 from evaluation.wording import format_duration, format_number, format_signed, format_size, format_whole
 from privacy.release.meaning import format_loss
 
@@ -41,6 +42,41 @@ COUNTED = """return [...document.querySelectorAll('table')]
 table.querySelector('.sort') !== null])"""
 
 
+POINTED = """const points = [];
+for (const mark of document.querySelectorAll('.panel [data-points]')) {
+  const panel = mark.closest('svg');
+  for (const [x, y, text] of JSON.parse(mark.dataset.points)) {
+    panel.scrollIntoView({block: 'center'});
+    const place = new DOMPoint(x, y).matrixTransform(panel.getScreenCTM());
+    const at = {clientX: place.x, clientY: place.y, bubbles: true};
+    panel.dispatchEvent(new PointerEvent('pointermove', at));
+    const box = document.querySelector('.tip'), edge = box.getBoundingClientRect();
+    const inside = edge.left >= 0 && edge.right <= innerWidth && edge.top >= 0 && edge.bottom <= innerHeight;
+    points.push([mark.dataset.lead + text, box.hidden, box.textContent, inside, mark.dataset.method]);
+    panel.dispatchEvent(new PointerEvent('pointerleave', at));
+    if (!box.hidden) points.push(['the box stays', true, '', false, '']);
+  }
+}
+return points"""
+
+SHOWN = """return [...document.querySelectorAll('svg [data-method]')]
+.map((mark) => [mark.dataset.method, getComputedStyle(mark).display !== 'none'])"""
+
+
+def draw_pictures(scores: tuple[rows.ScoreRow, ...], tables: Any) -> tuple[Any, ...]:
+    """A figure of each kind, with one site more whose name would do harm."""
+    methods, sites = list(STRENGTHS), (*SITES, EVIL)
+    counts = {site: {m: tables[m]["north", "north"].scores for m in methods} for site in sites}
+    curves = {s: {m: figures.Curve((1, 2, 5), (0.9, 0.5 + k / 90, 0.4)) for k, m in enumerate(methods)} for s in sites}
+    return (
+        figures.draw_score_dots(scores, "AUC"),
+        figures.draw_gain_bars(scores, "AUC", "method 0"),
+        figures.draw_roc_curves({s: {m: c[0, 0] for m, c in by.items()} for s, by in counts.items()}, order=methods),
+        calibration_curves({s: {m: c[:, 0] for m, c in by.items()} for s, by in counts.items()}, order=methods),
+        figures.draw_learning_curves(curves, order=methods),
+    )
+
+
 def build_page() -> records.RunPage:
     """Ten methods at two hospitals, with names that would do harm if they were not text."""
     rng = np.random.default_rng(0)
@@ -55,16 +91,17 @@ def build_page() -> records.RunPage:
                 cells[home, site] = count_scores(y, np.c_[1 - p, p], patients, copies=10, seed=0, site=site)
         tables[method] = cells
     counts = tuple(records.SiteCounts(site, (records.SplitCount("test", 30, 60, 30),), {}) for site in SITES)
+    scores = scoring.score_rows(tables, reference="method 0")
     return records.RunPage(
         title="A run", run="demo", date="2026-11-29", what="ten methods", simulation=True, reference="method 0",
-        sites=counts, scores=scoring.score_rows(tables, reference="method 0"),
+        sites=counts, scores=scores,
         gains=scoring.gain_rows(tables, reference="method 0"), pairs=scoring.pair_rows(tables, AUC),
         methods=tuple(
             records.MethodCost(m, 10 ** (9 - k), 1000 * k, 0, 5 + k) for k, m in enumerate(STRENGTHS)
         ),
         left=(Left("north", "train", 12, 1_234_567), Left("south", "train", 2, 999, "2.10 at δ = 1e-5")),
         missing=(), stages=(records.StageState("train", "run", 75.0, ""),), settings="name: demo",
-        commands=(), pictures=(),
+        commands=(), pictures=draw_pictures(scores, tables),
     )  # fmt: skip
 
 
@@ -223,6 +260,63 @@ def test_tools_are_reached_by_keyboard_and_are_not_printed(page):
         assert table.find_elements("css selector", "tr")[1].is_displayed(), "a print is whole"
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+@pytest.mark.parametrize("width", [480, 1280])
+def test_every_point_of_a_figure_says_what_it_is_in_a_box_inside_the_window(page, width):
+    page.set_window_size(width, 900)
+    try:
+        points = page.execute_script(POINTED)
+    finally:
+        page.set_window_size(1280, 1000)
+    assert len(points) > 500 and {method for *_, method in points} == set(STRENGTHS)
+    assert all(is_inside and not is_hidden for _, is_hidden, _, is_inside, _ in points)
+    texts = {text for text, *_ in points}
+    assert {told for _, _, told, *_ in points} <= texts, "names are text"
+    exact = sum(text == told for text, _, told, *_ in points)
+    assert exact > len(points) / 2, "other points lie on the same place"
+    assert page.title.startswith("A run") and not page.find_elements("css selector", ".tip *")
+    said = " ".join(texts)
+    assert f"{EVIL}, {EVIL}" in said and " patients" in said and " to " in said and "round 5: 0.400" in said
+
+
+def test_a_method_that_is_left_out_is_gone_from_all_figures_and_its_name_in_a_key_brings_it_back(page):
+    tick = next(
+        box for box in page.find_elements("css selector", ".methods input") if box.get_attribute("value") == EVIL
+    )
+    assert all(is_shown for _, is_shown in page.execute_script(SHOWN))
+    click(page, tick)
+    shown = page.execute_script(SHOWN)
+    assert {is_shown for method, is_shown in shown if method == EVIL} == {False}
+    assert all(is_shown for method, is_shown in shown if method != EVIL)
+    assert all(f", {EVIL}" not in told for _, _, told, *_ in page.execute_script(POINTED))
+    (entry, *_) = [e for e in page.find_elements("css selector", ".key-list li") if e.get_attribute("data-key") == EVIL]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert all(is_shown for _, is_shown in page.execute_script(SHOWN)), "a print is whole"
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    click(page, entry)
+    assert tick.is_selected() and all(is_shown for _, is_shown in page.execute_script(SHOWN))
+
+
+@pytest.mark.parametrize("width", [480, 1280])
+def test_letters_of_figures_are_large_enough_to_be_read_and_no_title_is_cut_off(page, width):
+    page.set_window_size(width, 900)
+    try:
+        heights, cut = page.execute_script(
+            """const panels = [...document.querySelectorAll('.panel')];
+            const letters = panels.flatMap((p) => [...p.querySelectorAll('text')].map((t) =>
+              parseFloat(getComputedStyle(t).fontSize) * Math.hypot(t.getScreenCTM().a, t.getScreenCTM().b)));
+            const cut = panels.flatMap((p) => [...p.querySelectorAll('text, p')].filter((t) => {
+              const [own, all] = [t.getBoundingClientRect(), p.getBoundingClientRect()];
+              return own.left < all.left - 2 || own.right > all.right + 2;
+            }).map((t) => t.textContent));
+            return [letters, cut]"""
+        )
+    finally:
+        page.set_window_size(1280, 1000)
+    assert min(heights) >= 8 and len(heights) > 100 and cut == []
 
 
 @pytest.mark.parametrize("width", [480, 1280])

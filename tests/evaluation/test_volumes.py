@@ -120,7 +120,9 @@ def test_unknown_probabilities_have_no_ratio_and_no_groups():
 def test_the_picture_says_its_numbers_and_is_drawn_of_one_patient_and_of_none_with_the_structure():
     true = np.linspace(10, 50, 12)
     many = sizes_of(np.stack([true, true, true], axis=-1))
-    picture = draw_sizes({"m": many, "few": sizes_of([[3, 4, 5]]), "none": sizes_of([[0, 0, 0]])}, ML)
+    picture = draw_sizes(
+        {"m": ("m", many), "few": ("f", sizes_of([[3, 4, 5]])), "none": ("n", sizes_of([[0, 0, 0]]))}, ML
+    )
     assert picture.title == "Volume, given against predicted" and "predicted (ml)" in picture.html
     first = group_sizes(many)[0]
     assert f"m: {first.predicted:.4g} predicted, {first.true.value:.4g} given of {first.patients}" in picture.html

@@ -24,7 +24,7 @@ def compare_page_sizes(
 
     A line whose scores were kept before sizes were has none, and is left out.
     """
-    rows, shown = list[SizeRow](), dict[str, Sizes]()
+    rows, shown = list[SizeRow](), dict[str, tuple[str, Sizes]]()
     words = SizeSection().words
     for label, (cohort, values) in known.items():
         if values is None or values.sizes is None:
@@ -35,7 +35,7 @@ def compare_page_sizes(
                 continue
             rows.append(row)
             if label in pictured:
-                shown[f"{label}, {name}" if len(structures) > 1 else label] = sizes
+                shown[f"{label}, {name}" if len(structures) > 1 else label] = (label, sizes)
     return SizeSection(tuple(rows), (draw_sizes(shown, words),) if shown else (), words)
 
 
