@@ -16,6 +16,7 @@ from evaluation.answers import run_answers, site_answers
 from evaluation.choice import primary_measure
 from evaluation.classes import KINDS, class_measure_name, list_mean_classes
 from evaluation.drawing import Picture
+from evaluation.gap_figure import draw_gap_shares
 from evaluation.grid import (
     column_name,
     column_patients,
@@ -87,9 +88,10 @@ def render_coordinator_page(page: RunPage) -> str:
 
 
 def _share_tables(rows: Sequence[GapRow]) -> dict[str, object]:
-    """The values of tables of shares of the oracle gap: those over all hospitals, all by column, and the columns."""
+    """The values of tables and the figure of shares of the oracle gap: those over all hospitals, and all by column."""
     return {
         "shares": {row.method: row for row in select_overall_rows(rows)},
+        "share_picture": draw_gap_shares(rows),
         "share_grid": {(row.method, column_name(row)): row for row in rows},
         "share_columns": {column_name(row): row.sites[0] if row.protocol == PRIVATE else row.protocol for row in rows},
     }

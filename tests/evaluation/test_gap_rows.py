@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from evaluation import records, report
+from evaluation.gap_figure import draw_gap_shares
 from evaluation.gap_rows import Compared, gap_rows
 from evaluation.harmonized import (
     REMEDY,
@@ -222,3 +224,17 @@ def test_a_line_that_was_not_adapted_anywhere_is_told_beside_its_scores():
         for row in rows
     ]
     assert find_unadapted_lines(moved, "raw") == ({"routing": sites[1:]} if len(sites) > 1 else {})
+
+
+def test_the_figure_says_every_known_share_where_it_is_drawn_and_none_that_is_not_known():
+    rows = gap_rows(tables(), LINES, AUC)
+    picture = draw_gap_shares(rows)
+    said = [json.loads(html.unescape(text)) for text in re.findall(r"data-points='([^']*)'", picture.html)]
+    known = [row for row in rows if math.isfinite(row.share)]
+    assert len(said) == len(known) == len({(row.method, row.protocol, row.sites) for row in rows}) > 3
+    for row in known:
+        assert sum(f"{row.method}: {row.share:.2f} (".replace("-", "−") in text for ((*_, text),) in said) >= 1
+    half, worse = (next(x for ((x, _, text),) in said if text.startswith(f"a, {line}:")) for line in ("half", "worse"))
+    assert worse < half, "a larger share lies farther to the right"
+    nothing = gap_rows(tables(), (Compared("half", "worse", ("oracle",)),), AUC)
+    assert all(row.why for row in nothing) and draw_gap_shares(nothing) is None and draw_gap_shares(()) is None
