@@ -16,10 +16,11 @@ import numpy as np
 from evaluation.choice import interval_sign
 from evaluation.drawing import INK, Picture, belong_to, point_at
 from evaluation.findings import Findings
+from evaluation.floors import drop_floors
 from evaluation.histograms import Counts, Floats, Ints
 from evaluation.metrics import auc, roc_curve
 from evaluation.panels import PANEL, draw_panels, draw_row_panels, line_style, mark_style
-from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
+from evaluation.rows import FLOORS, PRIVATE, PRIVATE_MEAN, ScoreRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,31 +41,54 @@ class Curve:
     values: tuple[float, ...]
 
 
-def draw_score_dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
-    """Private scores with their intervals, a panel for each site; not assessable ones are hollow."""
+def draw_score_dots(scores: Sequence[ScoreRow], measure: str, chosen: Mapping[str, str] | None = None) -> Picture:
+    """Private scores with their intervals, a panel for each site; not assessable ones are hollow, floors lines.
+
+    chosen: site -> the method that it should use, whose row is shaded.
+    """
     shown = [row for row in scores if row.measure == measure and row.protocol in (PRIVATE, PRIVATE_MEAN)]
+    floors = {_panel_name(row): row for row in shown if row.method in FLOORS and math.isfinite(row.value)}
+    shown, order = drop_floors(shown), _list_methods(drop_floors(scores))
+    by_place = {(_panel_name(row), row.method): row for row in shown}
     values = {
-        (_panel_name(row), row.method): Score(row.value, *row.widest, row.assessable, row.patients) for row in shown
+        place: Score(row.value, row.low, row.high, row.assessable, row.patients) for place, row in by_place.items()
     }
-    order = _list_methods(scores)
-    alt = f"{measure} by hospital and method. " + _values_text(values)
+    repeated, picked = any(row.trainings > 1 for row in shown), {*(chosen or {}).items()} & by_place.keys()
+    alt = f"{measure} by hospital and method. {_values_text(values)}" + "".join(
+        f" {group}, {row.method}: {_format_value(row.value)}." for group, row in floors.items()
+    )
+    alt += "".join(f" Use at {site}: {method}." for site, method in sorted(picked))
 
     def draw(axes: Axes, group: str) -> None:
-        for y, method, score in _list_marks(values, group):
-            look, fine = mark_style(order.index(method)), score.fine
-            line = axes.hlines(y, score.low, score.high, color=look["color"], linewidth=1.6, alpha=1 if fine else 0.45)
-            belong_to(line, method)
-            (mark,) = axes.plot(score.value, y, markersize=6, markerfacecolor=look["color"] if fine else "none", **look)
-            point_at(mark, method, [f"{group}, {method}: {measure} {score.in_words}"])
+        for y, method, _ in _list_marks(values, group):
+            if (group, method) in picked:
+                belong_to(axes.axhspan(y - 0.45, y + 0.45, color=INK, alpha=0.12, linewidth=0), method)
+            _draw_score(axes, y, by_place[group, method], mark_style(order.index(method)))
+        if (floor := floors.get(group)) is not None:
+            line = axes.axvline(floor.value, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+            point_at(line, floor.method, 2 * [f"{group}, {floor.method}: {measure} {_format_value(floor.value)}"])
 
-    repeated = any(row.trainings > 1 for row in shown)
-    over = "patients or trainings, whichever are wider" if repeated else "patients"
-    caption = f"Each hospital's own model on its own test patients; bars are 95 % intervals over {over}, hollow marks "
-    return Picture(
-        measure,
-        caption + f"have too few patients. {SCALES}",
-        draw_row_panels(*_groups_and_methods(values), draw, alt=alt, label=measure),
-    )
+    caption = "Each hospital's own model on its own test patients; thick bars are 95 % intervals over patients, "
+    caption += "thin ones over trainings, " if repeated else ""
+    caption += "hollow marks have too few patients. "
+    caption += "Shaded: the model to use. " if picked else ""
+    caption += f"Dashed: the {next(iter(floors.values())).method}. " if floors else ""
+    drawing = draw_row_panels(*_groups_and_methods(values), draw, alt=alt, label=measure)
+    return Picture(measure, f"{caption}{SCALES}", drawing)
+
+
+def _draw_score(axes: Axes, y: int, row: ScoreRow, look: Mapping[str, Any]) -> None:
+    """A score with its interval over patients, and beside it a thin one over trainings where there are several."""
+    alpha, fill = (1, look["color"]) if row.assessable else (0.45, "none")
+    belong_to(axes.hlines(y, row.low, row.high, color=look["color"], linewidth=2.2, alpha=alpha), row.method)
+    text = Score(row.value, row.low, row.high, row.assessable, row.patients).in_words
+    if math.isfinite(row.trained_low):
+        beside = axes.hlines(y + 0.3, row.trained_low, row.trained_high, color=look["color"], linewidth=0.9)
+        belong_to(beside, row.method)
+        interval = f"{_format_value(row.trained_low)} to {_format_value(row.trained_high)}"
+        text += f"; over {row.trainings} trainings {interval}"
+    (mark,) = axes.plot(row.value, y, markersize=6, markerfacecolor=fill, **look)
+    point_at(mark, row.method, [f"{_panel_name(row)}, {row.method}: {row.measure} {text}"])
 
 
 def draw_gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Picture:

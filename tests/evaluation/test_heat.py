@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from evaluation import figures, heat
 from evaluation.panels import LINES, WIDTH, line_style, row_panel_size, split_names
-from evaluation.rows import ScoreRow
+from evaluation.rows import MAJORITY, ScoreRow
 
 names = st.lists(st.text(alphabet="abcdefgh_", min_size=1, max_size=12), unique=True, max_size=60)
 
@@ -117,6 +118,18 @@ def test_with_forty_methods_every_one_is_named_beside_its_row_and_nowhere_else()
         drawn = [text for text in cells(picture) if text.startswith("method_")]
         assert drawn == 3 * sorted(set(drawn)) and len(drawn) >= 3 * 39, "once in each panel"
         assert re.findall(r"<p>(.*?)</p>", picture.html) == ["a", "b", "c"]
+
+
+def test_the_figure_of_scores_has_both_intervals_shades_the_model_to_use_and_marks_the_guess():
+    one = replace(row("fedavg", "a", 0.7), low=0.6, high=0.8, trainings=3, trained_low=0.5, trained_high=0.9)
+    other, guess = row("local", "a", 0.65), row(MAJORITY, "a", 0.5)
+    picture = figures.draw_score_dots([one, other, guess], "AUC", {"a": "fedavg", "b": "local"})
+    assert "Use at a: fedavg." in picture.html and "Use at b" not in picture.html
+    assert "over 3 trainings 0.500 to 0.900" in picture.html and "a, majority guess: AUC 0.500" in picture.html
+    assert "thin ones over trainings" in picture.caption and "Dashed: the majority guess." in picture.caption
+    assert MAJORITY not in cells(picture), "a line, and no row"
+    bare = figures.draw_score_dots([other], "AUC")
+    assert not any(word in bare.caption + bare.html for word in ("Dashed", "Shaded", "trainings", "Use at"))
 
 
 def test_notes_have_a_panel_each_and_the_colour_of_their_method():

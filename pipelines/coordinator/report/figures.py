@@ -25,6 +25,7 @@ from evaluation.figures import (
     draw_score_dots,
 )
 from evaluation.findings import Findings
+from evaluation.floors import drop_floors
 from evaluation.heat import draw_cross_site, draw_site_matrix
 from evaluation.histograms import Counts, Ints
 from evaluation.many import describe_figure_choice, select_figure_sites
@@ -122,15 +123,15 @@ def _draw_all(
     primary: Measure,
 ) -> list[Picture]:
     """Every figure of these hospitals."""
-    methods = [str(result.label) for result in trained if result.label in tables]
+    methods, line_rows = [str(result.label) for result in trained if result.label in tables], drop_floors(rows)
     masks = any(isinstance(evidence, Overlaps) for table in tables.values() for evidence in table.values())
     drawn: list[Picture] = []
     for measure in (DICE, HD95) if masks else (primary,):
-        measure_rows = [row for row in rows if row.measure == measure.name]
+        measure_rows = [row for row in line_rows if row.measure == measure.name]
         if not drawn or any(math.isfinite(row.value) for row in measure_rows):
-            drawn.append(draw_score_dots(rows, measure.name))
+            drawn.append(draw_score_dots(rows, measure.name, {decision.site: decision.method for decision in decided}))
         if reference and any(math.isfinite(row.gain) for row in measure_rows if row.method != reference):
-            gained = draw_gain_bars(rows, measure.name, reference)
+            gained = draw_gain_bars(line_rows, measure.name, reference)
             drawn.append(replace(gained, title=f"{measure.name}: gain over {reference}") if masks else gained)
     for part, names in split_names(methods, reference) if primary is AUC else []:
         drawn += _draw_rocs(tables, names, classes, methods, part)

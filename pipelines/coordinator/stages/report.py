@@ -16,7 +16,7 @@ from evaluation.at_home import AtHome
 from evaluation.choice import compute_optimism, select_primary
 from evaluation.classes import Classes
 from evaluation.findings import Several, list_finding_measures
-from evaluation.floors import add_floor, drop_floors
+from evaluation.floors import add_floor
 from evaluation.gap_rows import gap_rows
 from evaluation.leaving import Left
 from evaluation.many import select_figure_sites
@@ -174,9 +174,9 @@ def _add_pictures(
     page: RunPage, evaluated: _Evaluated, trained: Sequence[TrainedMethod], classes: Classes, primary: Measure
 ) -> RunPage:
     """The page with its figures, and with scores by round where hospitals told them."""
-    rows, reference = drop_floors(page.scores), page.reference or None
+    reference = page.reference or None
     how = (page.decisions, page.words, classes, primary)
-    drawn = draw_figures(evaluated.tables, rows, trained, reference, *how)
+    drawn = draw_figures(evaluated.tables, page.scores, trained, reference, *how)
     labels, sites = [method.label for method in trained], select_figure_sites(page.scores)
     return replace(page, pictures=(*drawn, *draw_round_scores(evaluated.by_round, labels, reference, sites)))
 

@@ -26,7 +26,6 @@ from evaluation.figures import (
     draw_score_dots,
 )
 from evaluation.findings import Findings
-from evaluation.floors import drop_floors
 from evaluation.histograms import Counts, Ints
 from evaluation.numbers import Number
 from evaluation.panels import split_names
@@ -73,9 +72,9 @@ def draw_curves(
 ) -> tuple[Picture, ...]:
     """All curves. splits: names of the cohort's splits."""
     measure, site = primary_measure(scores.rows), hospital.name
-    rows = drop_floors(scores.rows)
+    chosen = {decision.site: decision.method for decision in scores.decisions}
     return (
-        *([draw_score_dots(rows, measure)] if measure else []),
+        *([draw_score_dots(scores.rows, measure, chosen)] if measure else []),
         *_draw_agreement(hospital, scores, question, words),
         *_draw_rocs(site, scores, question),
         *_draw_calibrations(site, scores, question, words),
