@@ -30,11 +30,43 @@ def contact_sheet(
     Raises:
         ValueError: naming every tile that is not (H, W), or whose outlines or CAM have another shape.
     """
-    if wrong := [fault for place, tile in enumerate(tiles) for fault in _find_tile_problems(place, tile)]:
-        raise ValueError("cannot show these tiles: " + "; ".join(wrong))
+    _check_tiles(tiles)
     grey = any(tile.image.ndim == 2 for tile in tiles)
     low, high = window or (_grey_window(tiles) if grey else (0.0, 1.0))
     items = "".join(_tile_item(tile, low, high) for tile in tiles)
+    caption = f"Grey window {low:.4g} to {high:.4g}." if grey else "" if tiles else "No images."
+    rows = (
+        f' style="grid-template-columns: repeat({columns}, minmax(4.5rem, {WIDEST})); overflow-x: auto"'
+        if columns
+        else ""
+    )
+    return Picture(title, caption, f'<ul class="sheet"{rows}>{items}</ul>{_list_keys(tiles)}')
+
+
+def contact_rows(rows: Sequence[Sequence[Tile]], titles: Sequence[str]) -> tuple[list[Picture], Picture]:
+    """Several short sheets in one grey window, and what their outlines and colours mean, which is said once. titles: of
+    the sheets.
+
+    Raises:
+        ValueError: as of `contact_sheet`.
+    """
+    tiles = [tile for row in rows for tile in row]
+    _check_tiles(tiles)
+    grey = any(tile.image.ndim == 2 for tile in tiles)
+    low, high = _grey_window(tiles) if grey else (0.0, 1.0)
+    lists = ["".join(_tile_item(tile, low, high) for tile in row) for row in rows]
+    sheets = [Picture(title, "", f'<ul class="sheet">{items}</ul>') for title, items in zip(titles, lists, strict=True)]
+    return sheets, Picture("", f"Grey window {low:.4g} to {high:.4g}." if grey else "", _list_keys(tiles))
+
+
+def _check_tiles(tiles: Sequence[Tile]) -> None:
+    """Raise ValueError, naming every tile whose parts do not fit."""
+    if wrong := [fault for place, tile in enumerate(tiles) for fault in _find_tile_problems(place, tile)]:
+        raise ValueError("cannot show these tiles: " + "; ".join(wrong))
+
+
+def _list_keys(tiles: Sequence[Tile]) -> str:
+    """What the outlines and colours of tiles mean, as a paragraph; empty where there are none."""
     keys = [
         f'<span class="key" style="color:{colour}">{line}</span> {name}'
         for name, colour, line, is_shown in (
@@ -46,14 +78,7 @@ def contact_sheet(
         if is_shown
     ]
     keys += [_map_scale()] if any(t.cam is not None for t in tiles) else []
-    key = f'<p class="keys">{" &nbsp; ".join(keys)}</p>' if keys else ""
-    caption = f"Grey window {low:.4g} to {high:.4g}." if grey else "" if tiles else "No images."
-    rows = (
-        f' style="grid-template-columns: repeat({columns}, minmax(4.5rem, {WIDEST})); overflow-x: auto"'
-        if columns
-        else ""
-    )
-    return Picture(title, caption, f'<ul class="sheet"{rows}>{items}</ul>{key}')
+    return f'<p class="keys">{" &nbsp; ".join(keys)}</p>' if keys else ""
 
 
 def _tile_item(tile: Tile, low: float, high: float) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from evaluation.at_home import AtHome
 from evaluation.attacks import InversionRow, MembershipRow
 from evaluation.augmented import AugmentedRow
+from evaluation.cases import Cases
 from evaluation.classes import Classes
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
@@ -266,7 +267,7 @@ class SitePage:
     the coordinator receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without
     pictures. models, optimism, spaces, decisions, classes, ordered, shares: as in `RunPage`, of this hospital. at_home:
     lines that no other hospital had a part in; home_floors: those of them of which nothing was told. number: as in
-    `RunPage`. sizes: of masks.
+    `RunPage`. sizes: of masks. cases: on whom its model is wrong most; None = that is not known.
     """
 
     title: str
@@ -307,6 +308,7 @@ class SitePage:
     ordered: bool = False
     findings: Several = Several()
     sizes: SizeSection = SizeSection()
+    cases: Cases | None = None
 
     @property
     def bands(self) -> tuple[str, ...]:

@@ -71,12 +71,18 @@ def render_template(template: str, **values: object) -> str:
     from markupsafe import Markup
 
     environment = _make_environment()
-    style, script = (environment.get_template(name).render() for name in ("style.css", "page.js"))
+    style, script = environment.get_template("style.css").render(), read_script("page.js")
     parts = {"style": Markup(style), "script": Markup(script), "policy": write_policy(script)}  # noqa: S704
     return environment.get_template(template).render(**parts, **values)
 
 
-def write_policy(script: str) -> str:
-    """The content security policy of a page with this script. Pictures lie in the page; styles stand in it."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+def write_policy(*scripts: str) -> str:
+    """The content security policy of a page with these scripts. Pictures lie in the page; styles stand in it."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
+
+
+def read_script(name: str) -> str:
+    """A script of `evaluation/templates`, as pages have it."""
+    return _make_environment().get_template(name).render()

@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, Command] = {
     "ledger": Command("pipelines.ledger", "whether a hospital's ledger is intact, and what it says"),
     "plugins": Command("pipelines.plugins", "the installed packages that offer methods, networks and the like"),
     "overview": Command("pipelines.overview", "all runs of a folder on one page: scores, costs, settings that differ"),
+    "review": Command("pipelines.review", "a person marks the cases on a hospital's own page, in a browser"),
     "clean": Command("pipelines.clean", "what a runs folder holds, and the removal of what is not needed"),
     "site": Command("pipelines.site", "a hospital looks itself over, says what it would release, and joins"),
 }

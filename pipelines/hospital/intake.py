@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -33,6 +32,7 @@ from pipelines.requests import moments as requests
 from pipelines.requests.holds import Held, Holds
 from pipelines.requests.ingest import Counted, CountedOnce, Ingest
 from pipelines.requests.reading import Reading as Asks
+from pipelines.reviews.marks import PAGE, digest_page
 from pipelines.runs.store import DiskFolder, short_digest
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
 from privacy.message import Call, Json, Malformed, Message, as_mapping, from_bytes, unseal_parts, whole_of
@@ -210,7 +210,7 @@ def _find_complaint(hospital: Hospital, question: Holds) -> str | None:
     cohort, page = value_or_none(question.cohort), value_or_none(question.page)
     if cohort is not None and (complaint := _cohort_complaint(hospital, cohort, value_or_none(question.sha256))):
         return complaint
-    if page is not None and _keyed_digest(hospital, hospital.root / "report.html") != page:
+    if page is not None and _page_digest(hospital) != page:
         return "its own page is gone, or of another run"
     states = value_or_none(question.runs) or {}
     complaints = (_run_complaint(hospital, run, state) for run, state in states.items())
@@ -285,9 +285,9 @@ def _has_trained(hospital: Hospital, run: str) -> bool:
     return any(not name.startswith("introduce") for name in hospital.conversation(run).names())
 
 
-def _keyed_digest(hospital: Hospital, path: Path) -> str | None:
-    """The keyed digest of a file; None if it is missing."""
-    digest = digest_of(path)
+def _page_digest(hospital: Hospital) -> str | None:
+    """The keyed digest of the hospital's page, without what a person marked there; None if it is missing."""
+    digest = digest_page(hospital.root / PAGE)
     return None if digest is None else keyed_digest(hospital.key(), digest)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import digest_of
+from pipelines.reviews.marks import PAGE, digest_page
 from pipelines.runs.store import DiskFolder
 from privacy.message import Call, Json, as_mapping
 
@@ -35,7 +36,7 @@ def keep_promises(hospital: Hospital, call: Call, written: Sequence[Path]) -> No
     kept_paths = [
         path for path in dict.fromkeys(paths) if path.parts[0] not in SEALED and (hospital.root / path).is_file()
     ]
-    sums = {path.as_posix(): str(digest_of(hospital.root / path)) for path in kept_paths}
+    sums = {path.as_posix(): str(_digest_file(hospital, path.as_posix())) for path in kept_paths}
     common = {name: code for name, code in sums.items() if "/" not in name}
     content = _read_list(hospital) or {ANSWERS: {}, FILES: {}}
     answers, files = as_mapping(content[ANSWERS]), as_mapping(content[FILES])
@@ -58,7 +59,7 @@ def find_broken_files(hospital: Hospital, call: Call) -> list[str] | None:
         return None
     common = as_mapping(list_of_files[FILES])
     expected_digests = {name: common.get(name) if code == COMMON else code for name, code in mine.items()}
-    return [name for name, code in expected_digests.items() if digest_of(hospital.root / name) != code]
+    return [name for name, code in expected_digests.items() if _digest_file(hospital, name) != code]
 
 
 def find_answer_complaint(hospital: Hospital, answers: Iterable[tuple[str, int, str]]) -> str | None:
@@ -70,6 +71,12 @@ def find_answer_complaint(hospital: Hospital, answers: Iterable[tuple[str, int, 
         if broken_files:
             return f"a file of its answer to {request} is gone or corrupt"
     return None
+
+
+def _digest_file(hospital: Hospital, name: str) -> str | None:
+    """SHA-256 of a file, of the page without what a person marked there; None if it is gone."""
+    path = hospital.root / name
+    return digest_page(path) if name == PAGE else digest_of(path)
 
 
 def _answer_key(call: Call) -> str:

@@ -106,6 +106,7 @@ class RunLock:
 
     tidy: whether the lock's file is removed at the end, for folders whose files are passed on; a run's folder keeps it
     as its mark. It is removed while the lock is held; a process that locks a removed file tries again (filelock 4).
+    name: of the lock's file, for other things than runs that one process does at a time.
 
     Raises (on entering):
         LockedError: another run uses it; the message names its process, machine and start.
@@ -113,33 +114,34 @@ class RunLock:
 
     root: Path
     tidy: bool = False
+    name: str = LOCK
     _held: list[FileLock] = field(default_factory=list, repr=False, compare=False)
 
     def __enter__(self) -> RunLock:
         self.root.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.root / LOCK, thread_local=False)
+        lock = FileLock(self.root / self.name, thread_local=False)
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            raise LockedError(_describe_holder(self.root)) from None
+            raise LockedError(_describe_holder(self.root, self.name)) from None
         self._held.append(lock)
         holder = {"pid": os.getpid(), "host": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
-        (self.root / HOLDER).write_text(json.dumps(holder), encoding="utf-8")
+        (self.root / f"{self.name}.json").write_text(json.dumps(holder), encoding="utf-8")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        (self.root / HOLDER).unlink(missing_ok=True)
+        (self.root / f"{self.name}.json").unlink(missing_ok=True)
         if self.tidy:
-            (self.root / LOCK).unlink(missing_ok=True)
+            (self.root / self.name).unlink(missing_ok=True)
         self._held.pop().release()
 
 
-def _describe_holder(root: Path) -> str:
+def _describe_holder(root: Path, name: str) -> str:
     """A sentence on the process that holds a folder's lock."""
     try:
-        holder = json.loads((root / HOLDER).read_text(encoding="utf-8"))
+        holder = json.loads((root / f"{name}.json").read_text(encoding="utf-8"))
         who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):  # it has just started or ended
         who = "another process (it has just started or ended)"

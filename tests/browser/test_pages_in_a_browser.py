@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from browsing import needs_browser, open_browser
 from evaluation import figures, records, report, rows, scoring
 from evaluation.histograms import count_scores
 from evaluation.leaving import Left
@@ -22,9 +22,7 @@ from evaluation.reliability import calibration_curves
 from evaluation.wording import format_duration, format_number, format_signed, format_size, format_whole
 from privacy.release.meaning import format_loss
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and its driver")
+pytestmark = needs_browser
 
 THIN = "\u202f"  # between thousands
 EVIL = "<img src=x onerror=document.title='run'>"
@@ -107,14 +105,7 @@ def build_page() -> records.RunPage:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(BROWSER)
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1000"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=str(DRIVER)))
-    yield driver
-    driver.quit()
+    yield from open_browser()
 
 
 @pytest.fixture(scope="module")

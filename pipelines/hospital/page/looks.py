@@ -84,6 +84,26 @@ def build_finding_looks(
     }
 
 
+def compute_case_maps(
+    hospital: Hospital, method: TableLine | None, index: Sequence[int]
+) -> tuple[Tensor, Tensor] | None:
+    """Maps (n, H, W) of a model's score over these examples, and the images (n, C, H, W) as it saw them. None where
+    there is no model here, or one that does not see images, or one of several findings.
+    """
+    if method is None:
+        return None
+    try:
+        start, params = load_model(hospital, method)
+    except Refused:
+        return None
+    images = cohort_of(hospital, method["cohort"]).images
+    if images.dim() != 4 or start.task.kind == "findings" or not index:
+        return None
+    module = loaded(start.algorithm.network(start.task), params).eval()
+    shown = images[list(index)]
+    return _compute_maps(module, shown), shown
+
+
 def load_model(hospital: Hospital, method: TableLine) -> tuple[Opening, Params]:
     """This hospital's own model, or that of the central baseline, which visited it. Raises: Refused."""
     folder = DiskFolder(hospital.root / "scores")

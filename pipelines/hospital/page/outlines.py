@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.stored import target_classes
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import cohort_of, scores_name_of
+from pipelines.hospital.opening import Opening
 from pipelines.hospital.page.looks import load_model
 from pipelines.hospital.page.tiles import build_mask_tile, describe_sizes, in_words
 from pipelines.hospital.segmentation import (
@@ -48,10 +50,20 @@ def outline_sheets(
     return sheets
 
 
-def _draw_sheet(
-    hospital: Hospital, method: TableLine, structures: Sequence[str], window: Sequence[int] | None
-) -> Picture:
-    """Outlines of a model next to the given masks."""
+class Outliner(NamedTuple):
+    """A method's model at this hospital. start: of its training. cohort: its images. test: rows of test patients.
+    masks: (n, *spatial) the given ones. predict_masks: the model's, of these rows.
+    """
+
+    start: Opening
+    cohort: Cohort
+    test: Tensor
+    masks: Tensor
+    predict_masks: Callable[[Tensor], Tensor]
+
+
+def open_outliner(hospital: Hospital, method: TableLine, window: Sequence[int] | None) -> Outliner:
+    """Load the model of a method that gives masks. window: as of `outline_sheets`. Raises: Refused."""
     start, params = load_model(hospital, method)
     cohort = cohort_of(hospital, method["cohort"])
     test = (cohort.split == SPLITS.index("test")).nonzero()[:, 0]
@@ -59,11 +71,18 @@ def _draw_sheet(
         raise Refused("no_test_patients")
     module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
     sides = None if window is None else tuple(window)
-    masks = target_classes(cohort, start.target)
 
     def predict_masks(rows: Tensor) -> Tensor:
         return predict_classes(start.task, module, cohort.images[rows].to(hospital.device), window=sides)
 
+    return Outliner(start, cohort, test, target_classes(cohort, start.target), predict_masks)
+
+
+def _draw_sheet(
+    hospital: Hospital, method: TableLine, structures: Sequence[str], window: Sequence[int] | None
+) -> Picture:
+    """Outlines of a model next to the given masks."""
+    start, cohort, test, masks, predict_masks = open_outliner(hospital, method, window)
     scored = kept_values(hospital, method)
     if scored is None:  # the central baseline's, which visits
         truth = Rows(cohort.images[test], masks[test], cohort.patient[test])
@@ -77,6 +96,14 @@ def _draw_sheet(
         "patient with several images those with most of the given mask."
     )
     return replace(sheet, caption=f"{caption} {sheet.caption}".strip())
+
+
+def build_case_tiles(outliner: Outliner, patient: int) -> list[Tile]:
+    """The images of a test patient with most of the given mask, each with both masks. patient: its number."""
+    _, cohort, test, masks, predict_masks = outliner
+    (rows,) = most_of(masks, [test[cohort.patient[test] == patient]])
+    predicted = predict_masks(rows)
+    return [build_mask_tile(cohort, row, masks[row], mask) for row, mask in zip(rows.tolist(), predicted, strict=True)]
 
 
 def kept_values(hospital: Hospital, method: TableLine, prefix: str = "") -> Values | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from evaluation.answers import list_choices
+from evaluation.cases import Cases
 from evaluation.choice import compute_optimism, make_decisions, select_primary
 from evaluation.classes import Classes
 from evaluation.drawing import Picture
@@ -45,6 +46,7 @@ from pipelines.hospital.kept import COUNTS, cohort_of, scores_name_of
 from pipelines.hospital.numbers import describe_number
 from pipelines.hospital.page.adaptation import adapted_lines, adapted_sheets
 from pipelines.hospital.page.attacks import own_attacks
+from pipelines.hospital.page.cases import list_cases, list_mask_cases
 from pipelines.hospital.page.curves import PageScores, draw_curves
 from pipelines.hospital.page.harmonization import build_site_harmony, compute_gap_shares
 from pipelines.hospital.page.notes import collect_notes
@@ -65,6 +67,7 @@ from pipelines.hospital.statement import build_own_statement, delta_of, list_lef
 from pipelines.hospital.withdrawn import known_outside, list_earlier_uses
 from pipelines.requests.methods import Method, TableLine
 from pipelines.requests.report import Entry, OutsideReport, Report, Reported
+from pipelines.reviews.marks import show_marks
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, describe_event
 from privacy.message import Json, Message, as_mapping, from_bytes, whole_of
@@ -101,10 +104,11 @@ def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]
         released=describe_released_counts(hospital),
         statement=statement,
         sizes=_compare_sizes(hospital, scope, question, page),
+        cases=_list_cases(hospital, scope, question, page, floors),
     )
     DiskFolder(hospital.root).write(STATEMENT, render_markdown(statement).encode())
     text = _render_page(page, scope, question)
-    DiskFolder(hospital.root).write(PAGE, text.encode())
+    DiskFolder(hospital.root).write(PAGE, show_marks(text, hospital.root).encode())
     for decision, in_words in zip(page.decisions, list_choices(page), strict=True):
         keep_decision(hospital, question, decision, in_words)
     head, released_decision = (
@@ -221,6 +225,19 @@ def _build_page(
         ordered=classes.ordered,
         findings=findings,
     )
+
+
+def _list_cases(
+    hospital: Hospital, scope: Scope, question: Report, page: SitePage, floors: Sequence[HomeFloor]
+) -> Cases | None:
+    """On whom the hospital's model is wrong most; None at an external site, and on a page without pictures."""
+    if scope.outside or not page.pictured:
+        return None
+    if page.structures:
+        window = value_or_none(question.window)
+        return list_mask_cases(hospital, scope.cohort, page.run, page.decisions, scope.methods, page.structures, window)
+    variants = value_or_none(question.variants) or []
+    return list_cases(hospital, scope.cohort, page.run, page.decisions, scope.methods, variants, floors)
 
 
 def _read_number(cohort: Cohort) -> Number | None:

@@ -35,7 +35,7 @@ def image_sheets(cohort: Cohort, masks: torch.Tensor | None = None, splits: Sequ
     for code, split in enumerate(splits):
         index = _select_examples(cohort, code, masks)
         if index and masks is None:
-            tiles = [_build_tile(cohort, i) for i in index]
+            tiles = [build_tile(cohort, i) for i in index]
             sheets.append(contact_sheet(tiles, title=f"{split}{describe_outlines(tiles)}"))
         elif index and masks is not None:
             sheets.append(contact_sheet([build_mask_tile(cohort, i, masks[i]) for i in index], title=split))
@@ -65,11 +65,13 @@ def _select_examples(cohort: Cohort, split: int, masks: torch.Tensor | None = No
     return chosen
 
 
-def _build_tile(
+def build_tile(
     cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "", seen: torch.Tensor | None = None
 ) -> Tile:
-    """seen: the image as a method saw it, where that is not the cohort's own."""
-    label = _describe_label(cohort, row)
+    """An example with its outlines, or with a map. text: behind the label. seen: the image as a method saw it, where
+    that is not the cohort's own.
+    """
+    label = describe_label(cohort, row)
     plane = _select_plane(cohort, row)
     place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
     image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
@@ -86,7 +88,7 @@ def _build_tile(
     )
 
 
-def _describe_label(cohort: Cohort, row: int) -> str:
+def describe_label(cohort: Cohort, row: int) -> str:
     """The class of an example, or its number with the unit, or the findings that it has, and with a question mark those
     that nobody knows.
     """
@@ -125,7 +127,7 @@ def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[TableLine])
     sheets = [_side_by_side(cohort, index, drawn)] if len(drawn) > 1 else []
     for label, mapped in drawn.items():
         tiles = [
-            _build_tile(cohort, row, mapped.cams[i], f", score {mapped.scores[i]:.2f}", mapped.images[i])
+            build_tile(cohort, row, mapped.cams[i], f", score {mapped.scores[i]:.2f}", mapped.images[i])
             for i, row in enumerate(index)
         ]
         sheet = contact_sheet(tiles, title=f"{label}: where its score is sensitive")
@@ -143,9 +145,9 @@ def _draw_findings(
         return []
     tiles = []
     for i, row in enumerate(rows):
-        tiles.append(replace(_build_tile(cohort, row), organ=None))
+        tiles.append(replace(build_tile(cohort, row), organ=None))
         for name, look in looks.items():
-            tile = _build_tile(cohort, row, look.cams[i], "", look.images[i])
+            tile = build_tile(cohort, row, look.cams[i], "", look.images[i])
             tiles.append(replace(tile, caption=f"{name} {look.scores[i]:.2f}"))
     title = f"{method['label']}: where its score of each finding is sensitive"
     sheet = contact_sheet(tiles, title=title, columns=1 + len(drawn))
@@ -160,9 +162,9 @@ def _side_by_side(cohort: Cohort, index: Sequence[int], drawn: Mapping[str, Look
     shown = [(i, row) for i, row in enumerate(index) if int(cohort.labels[row])][:COMPARED]
     tiles = []
     for i, row in shown:
-        tiles.append(replace(_build_tile(cohort, row), organ=None))
+        tiles.append(replace(build_tile(cohort, row), organ=None))
         for label, mapped in drawn.items():
-            tile = _build_tile(cohort, row, mapped.cams[i], "", mapped.images[i])
+            tile = build_tile(cohort, row, mapped.cams[i], "", mapped.images[i])
             tiles.append(replace(tile, caption=f"{label}, score {mapped.scores[i]:.2f}"))
     sheet = contact_sheet(tiles, title="The same lesions by all methods", columns=1 + len(drawn))
     caption = "Left: the image as it was read, lesion outlined. Then each method's map over the image that it saw."
