@@ -34,12 +34,13 @@ class HospitalModel:
 @dataclass(frozen=True)
 class Training:
     """How far a method's training is. round: the last whose validation loss is known, or that is merged if none is.
-    losses: mean validation losses by round, as far as they are known.
+    losses: mean validation losses by round, as far as they are known. rounds: it has in all; 0 = unknown.
     """
 
     method: str
     round: int
     losses: tuple[tuple[int, float], ...] = ()
+    rounds: int = 0
 
     @property
     def newest(self) -> float:

@@ -37,7 +37,7 @@ from privacy.durable import write_whole
 from privacy.message import as_mapping, glance_at_facts, whole_of
 
 PROG = "python -m pipelines.overview"
-INDEX = "index.html"
+INDEX, PROGRESS = "index.html", "progress.html"
 REPORT, STATE = "report", "state"
 SILENT_S = 3600.0
 """A run of another machine that has changed nothing for so long is taken for stopped."""
@@ -127,11 +127,17 @@ def _summarize(run: Path) -> RunLine:
         finished=None if report is None else report.finished,
         seconds=math.fsum(artifact.seconds for artifact in stored),
         size=size,
-        page=f"{run.name}/{PAGE}" if (run / PAGE).is_file() else "",
+        page=_find_page(run, state),
         trainings=() if state == "done" else tuple(_list_trainings(run)),
         trouble="; ".join(troubles),
         **shown,
     )
+
+
+def _find_page(run: Path, state: State) -> str:
+    """The address of a run's page: while it works that of its progress; empty if it has none."""
+    names = (PROGRESS, PAGE) if state == "at work" else (PAGE, PROGRESS)
+    return next((f"{run.name}/{name}" for name in names if (run / name).is_file()), "")
 
 
 def _list_artifacts(run: Path) -> tuple[list[Stored], list[str]]:

@@ -25,6 +25,7 @@ from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check_run
 from pipelines.coordinator.failures import report_failure
 from pipelines.coordinator.fingerprint import Fingerprints, ask_fingerprints, to_json
+from pipelines.coordinator.following import follow_run
 from pipelines.coordinator.held import record_answers
 from pipelines.coordinator.paying import check_may_spend, kept_stage_versions, show_plan
 from pipelines.coordinator.rehearsing import check_synthesis
@@ -211,9 +212,19 @@ def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> R
         check_synthesis(world.config, {})
     if world.versions:
         save_versions(world.root, world.versions)
-    with learn_ahead(steps, world), show_progress(title, console=console) as step, refused_told(world, console):
+    with (
+        learn_ahead(steps, world),
+        follow_run(world, steps) as (followed, note_event),
+        show_progress(title, console=console) as step,
+        refused_told(world, console),
+    ):
         show = _stage_printer(step, console, world)
-        results = execute_steps(steps, world, world.root, stop=world.stop, on_step=show, command=world.command)
+
+        def hear_event(event: Event) -> None:
+            show(event)
+            note_event(event)
+
+        results = execute_steps(steps, followed, world.root, stop=world.stop, on_step=hear_event, command=world.command)
     publish_page(results, world.root)
     if report.STAGE.name in results.artifacts:
         track_and_report(world, {step.stage.name: step.folder(world.root) for step in steps}, console)

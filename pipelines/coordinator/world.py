@@ -37,13 +37,15 @@ CHANGES: Mapping[str, str] = {
 @dataclass(frozen=True)
 class RoundEnded:
     """A round of a method's training that has ended. round: its number, from 1, of `rounds`. losses: hospital -> round
-    -> validation loss, as far as hospitals have sent them; that of the newest model comes with the next round.
+    -> validation loss, as far as hospitals have sent them; that of the newest model comes with the next round. totals:
+    round -> their mean over hospitals, by examples.
     """
 
     method: str
     round: int
     rounds: int
     losses: Mapping[str, Mapping[int, float]]
+    totals: Mapping[int, float] = field(default_factory=dict)
 
 
 OnRound: TypeAlias = Callable[[RoundEnded], None]

@@ -52,7 +52,30 @@ class _Line:
     last: tuple[float, float | None, str] = field(default=(0.0, None, ""))
 
 
+@dataclass(frozen=True)
+class TaskProgress:
+    """How far a task is. titles: the outermost first. total: None = unknown. seconds_left: None = unknown."""
+
+    titles: tuple[str, ...]
+    done: float = 0.0
+    total: float | None = None
+    text: str = ""
+    seconds_left: float | None = None
+    has_ended: bool = False
+
+
 _DISPLAY: ContextVar[_Display | None] = ContextVar("progress", default=None)
+_WATCHER: ContextVar[Callable[[TaskProgress], None] | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watch_progress(watcher: Callable[[TaskProgress], None]) -> Iterator[None]:
+    """In this context, `watcher` is called with each step of each task that is shown, and when a task ends."""
+    token = _WATCHER.set(watcher)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)
 
 
 @contextmanager
@@ -160,10 +183,34 @@ def _show_within(display: _Display, title: str) -> Iterator[ShowStep]:
     inner = replace(display, titles=(*display.titles, title))
     token = _DISPLAY.set(inner)
     try:
-        with _show_bar(inner, inner.bars) if inner.bars is not None else _print_lines(inner) as step:
-            yield step
+        with (
+            _show_bar(inner, inner.bars) if inner.bars is not None else _print_lines(inner) as step,
+            _watch_steps(inner, step) as watched,
+        ):
+            yield watched
     finally:
         _DISPLAY.reset(token)
+
+
+@contextmanager
+def _watch_steps(display: _Display, show: ShowStep) -> Iterator[ShowStep]:
+    """Tell a watcher of each step that is shown; without one, only show it."""
+    watcher = _WATCHER.get()
+    if watcher is None:
+        yield show
+        return
+    line = _Line(begun=display.clock(), written=-math.inf)
+
+    def step(done: float, total: float | None = None, text: str = "") -> None:
+        show(done, total, text)
+        _note_step(line, (done, total, text), display.clock())
+        watcher(TaskProgress(display.titles, done, total, text, _estimate_left(line, display.clock())))
+
+    watcher(TaskProgress(display.titles))
+    try:
+        yield step
+    finally:
+        watcher(TaskProgress(display.titles, has_ended=True))
 
 
 @contextmanager
@@ -210,9 +257,7 @@ def _print_lines(display: _Display) -> Iterator[ShowStep]:
     _write_sentence(display, "begins")
 
     def step(done: float, total: float | None = None, text: str = "") -> None:
-        if line.first is None:
-            line.first, line.begun = done, display.clock()  # a resumed task begins in the middle
-        line.last = (done, total, text)
+        _note_step(line, (done, total, text), display.clock())
         seconds_since = display.clock() - line.written
         share = done / total if total else 0.0
         if seconds_since >= EVERY_S or (share - line.share >= EVERY_SHARE and seconds_since >= LEAST_S):
@@ -227,15 +272,27 @@ def _print_lines(display: _Display) -> Iterator[ShowStep]:
     _write_sentence(display, f"done in {format_duration(display.clock() - start)}")
 
 
+def _note_step(line: _Line, step: tuple[float, float | None, str], now: float) -> None:
+    """Take down a task's step: how far it is, of how much, and a text."""
+    if line.first is None:
+        line.first, line.begun = step[0], now  # a resumed task begins in the middle
+    line.last = step
+
+
+def _estimate_left(line: _Line, now: float) -> float | None:
+    """The seconds that a task still takes at its pace so far; None = unknown."""
+    done, total, _ = line.last
+    first = line.first or 0.0
+    return estimate_seconds_left(now - line.begun, done - first, None if total is None else total - first)
+
+
 def _describe_line(line: _Line, now: float) -> str:
     """A step in words: its text, the share that is done, and the remaining time."""
     done, total, text = line.last
-    first = line.first or 0.0
     parts = [text] if text else []
     if total:
         parts.append(f"{done:g} of {total:g} ({100 * done / total:.0f} %)")
-    seconds_left = estimate_seconds_left(now - line.begun, done - first, None if total is None else total - first)
-    if seconds_left is not None:
+    if (seconds_left := _estimate_left(line, now)) is not None:
         parts.append(f"about {format_duration(seconds_left)} left")
     return ", ".join(parts) or f"{done:g} done"
 

@@ -31,7 +31,7 @@ DATED = (
 """What tells when it was made, or how many messages there were: made again, and complete."""
 RENEWED = r"sites/\w+/(models|conversations)/\w+/\w+-\w{12}/(\d+|finish-\d+|introduce-0)|witness\.json"
 """What a training needs: it is trained again, under another name. The witness is written with the next question."""
-SPENT = r"\.lock|sites/\w+/(phantom/.*|ledger\.lock|conversations/.*|maps/.*|fitting/.*)|federation/.*"
+SPENT = r"\.lock|progress\.html|sites/\w+/(phantom/.*|ledger\.lock|conversations/.*|maps/.*|fitting/.*)|federation/.*"
 """What nobody needs any more: replies that were merged, a method's or a translator's state after its last step.
 Sources, and locks."""
 

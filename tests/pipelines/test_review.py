@@ -327,7 +327,7 @@ def test_nothing_of_it_leaves_the_hospital(runs, monkeypatch):
 def digest_outside(root: Path) -> dict[str, bytes]:
     """What the coordinator holds of a run."""
     outside = (path for path in root.rglob("*") if path.is_file() and "sites" not in path.relative_to(root).parts)
-    return {str(path): path.read_bytes() for path in outside if path.name not in ("log.txt", ".lock", "time.json")}
+    return {str(path): path.read_bytes() for path in outside if path.name not in (".lock", "progress.html")}
 
 
 def test_a_second_writer_a_busy_port_and_pages_without_cases_are_said(hospital, runs, capsys, tmp_path):

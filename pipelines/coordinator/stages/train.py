@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count as count_up
@@ -201,7 +202,8 @@ def train_method(
         done = min(outcome.round, rounds)
         report_progress(done)
         if done:
-            world.on_round(RoundEnded(name_training(label, training), done, rounds, read_losses(outcome)))
+            method = name_training(label, training)
+            world.on_round(RoundEnded(method, done, rounds, read_losses(outcome), read_totals(outcome)))
 
     openings = {
         site: Message({}, build_opening(world, label, site, site_cohorts[site].cohort) | start_facts)
@@ -237,6 +239,12 @@ def read_losses(outcome: Outcome) -> dict[str, dict[int, float]]:
         site: {int(number): float(loss) for number, loss in losses.items() if isinstance(loss, int | float)}
         for site, losses in outcome.losses.items()
     }
+
+
+def read_totals(outcome: Outcome) -> dict[int, float]:
+    """Round -> mean validation loss, of the rounds whose loss is a number."""
+    totals = outcome.totals.items()
+    return {int(n): float(loss) for n, loss in totals if isinstance(loss, int | float) and math.isfinite(loss)}
 
 
 def _summarize_training(
