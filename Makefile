@@ -3,11 +3,13 @@
 # make install                     nothing but the installation  make docs      the documents as a site: build/site
 # make test-shuffled SEED=1        the default suite in another order
 # make test-noise NOISE=high       the default suite with the worst noise that chance gives (tests/extremes)
+# make gpu     all that waits for a GPU, in ten minutes; make gpu DEVICE=cpu SMALL=1 tries it without one
 # make test KEYS=1                 the default suite with other secret keys of hospitals (tests/extremes)
 PYTHON ?= python3
 CONFIG ?= prostate_adc.yaml
 SEED ?= 1
 NOISE ?= high
+DEVICE ?= cuda
 BIN := .venv/bin
 # Tests of one file stay together, so that what they share is made once; who is done first takes from the other.
 PARALLEL := -n 2 --dist worksteal --durations=20
@@ -16,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Tests write thousands of files and wait for the disk after each: they lie in memory where 4 GiB of it are free.
 export PYTEST_DEBUG_TEMPROOT ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 {d = 1} END {print d ? "/dev/shm" : "/tmp"}')
 
-.PHONY: install run test test-all test-shuffled test-noise check docs clean
+.PHONY: install run test test-all test-shuffled test-noise gpu check docs clean
 
 install: .venv/installed
 
@@ -35,6 +37,10 @@ test-shuffled: .venv/installed-test
 
 test-noise: .venv/installed-test
 	PYTHONPATH=$(CURDIR)/tests/extremes NOISE=$(NOISE) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not chance"
+
+# Each part has its own time limit, and figures are written after each: docs/how-to/gpu.md.
+gpu: .venv/installed-test
+	$(BIN)/python -m benchmarks.speed.gpu --device $(DEVICE) $(if $(SMALL),--small)
 
 check: .venv/installed-test
 	$(BIN)/ruff check .

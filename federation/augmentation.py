@@ -84,8 +84,8 @@ def _mirror_rows(x: Tensor, which: Tensor) -> Tensor:
 def _warp_images(x: Tensor, theta: Tensor, mode: str) -> Tensor:
     """x (b, ..., H, W), mapped by theta (b, 2, 3), rows before columns, in the plane of its last two axes."""
     planes = x.reshape(len(x), prod(x.shape[1:-2]), *x.shape[-2:])
-    across_first = theta.to(x.device)[:, [1, 0]][:, :, [1, 0, 2]]  # the order of axes in torch's grids
-    grid = functional.affine_grid(across_first, [*planes.shape], align_corners=False)
+    across_first = theta[:, [1, 0]][:, :, [1, 0, 2]]  # the order of axes in torch's grids
+    grid = functional.affine_grid(across_first.to(x.device), [*planes.shape], align_corners=False)
     warped = functional.grid_sample(planes, grid, mode=mode, padding_mode="border", align_corners=False)
     return warped.reshape(x.shape)
 

@@ -23,9 +23,10 @@ def boundary_contrast(views: list[Tensor], y: Tensor, *, classes: int, rim: int,
     edge, around = find_edges(masks, rim)
     has_both = (edge.flatten(2).amax(dim=2) * around.flatten(2).amax(dim=2)).bool()
     total = torch.zeros((), dtype=views[0].dtype, device=y.device)
-    for c, examples in enumerate(has_both.T):
-        if not examples.any():
+    for c, has_contrast in enumerate(has_both.T.cpu()):  # read once: how many examples there are decides shapes
+        if not has_contrast.any():
             continue
+        examples = has_contrast.nonzero()[:, 0].to(y.device)
         on, off = ([_region_mean(view[examples], region[examples, c]) for view in views] for region in (edge, around))
         total = total + info_nce(torch.cat(on), torch.cat(off), tau)
     return total
@@ -43,11 +44,11 @@ def info_nce(on: Tensor, off: Tensor, tau: float) -> Tensor:
     s: cosine similarity over tau. on, off: (n, d), n >= 2 of each kind.
     """
     h = functional.normalize(torch.cat([on, off]), dim=1)
-    kind = torch.arange(2, device=h.device).repeat_interleave(len(on))
+    kind = torch.arange(2).repeat_interleave(len(on))  # on the CPU: nothing here hangs on values
     s, same_kind = h @ h.T / tau, kind[:, None] == kind
-    against = s.masked_fill(same_kind, -torch.inf).logsumexp(dim=1, keepdim=True)
-    pairs = same_kind & ~torch.eye(len(h), dtype=torch.bool, device=h.device)
-    return functional.softplus(against - s)[pairs].mean()
+    against = s.masked_fill(same_kind.to(h.device), -torch.inf).logsumexp(dim=1, keepdim=True)
+    rows, columns = (same_kind & ~torch.eye(len(h), dtype=torch.bool)).nonzero().T.to(h.device)
+    return functional.softplus(against - s)[rows, columns].mean()
 
 
 def _region_mean(features: Tensor, region: Tensor) -> Tensor:

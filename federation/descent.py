@@ -20,7 +20,7 @@ from torch.optim.sgd import sgd
 from federation.task import Task
 from federation.torchio_views import AnyView
 from federation.transforms import Transform
-from privacy.dp.access import Draw, Objective, Questions, Sample, Split
+from privacy.dp.access import Draw, Objective, Questions, Sample, Split, sum_losses
 from privacy.dp.moments import Embed, Moments
 from privacy.dp.passes import PLAIN, Passes, Precision
 from privacy.message import Params
@@ -257,10 +257,10 @@ class Site:
         groups = _group_parameters(self.work, params, lr, rates)
         state = _restore_state(params, optimizer or {}) if self.work.keep_optimizer else {}
         module.train()
-        loss = 0.0
+        losses = list[Tensor]()
         for _ in range(total):
-            gradient, value, _ = self.access.gradient(module, objective, self.access.draw())
-            loss += value / total
+            gradient, step_losses, _ = self.access.gradient(module, objective, self.access.draw())
+            losses.append(step_losses)
             extra = {} if correction is None else correction({name: p.detach() for name, p in params.items()})
             for name, p in params.items():  # so that `after` can read it
                 p.grad = gradient[name] + extra[name] if name in extra else gradient[name]
@@ -272,6 +272,7 @@ class Site:
                 after(module)
         for name, p in module.named_parameters():
             p.requires_grad_(flags[name])
+        loss = sum((value / total for value in sum_losses(losses)), 0.0)  # read once, when all steps are under way
         return Descent(total, lr, loss, state if self.work.keep_optimizer else {})
 
     def steps(self, steps: int | None = None, epochs: int | None = None) -> int:

@@ -64,7 +64,8 @@ class _Counting:
     ) -> Gradient:
         everybody = isinstance(draw, Draw) and len(draw.y) == EVERYBODY
         self.counted += self.batches if everybody else 1
-        return Gradient({n: torch.zeros_like(p) for n, p in module.named_parameters() if p.requires_grad}, 0.0)
+        zeros = {n: torch.zeros_like(p) for n, p in module.named_parameters() if p.requires_grad}
+        return Gradient(zeros, torch.zeros(1))
 
     def gradient_sum(self, module: nn.Module, objective: Objective, draw: Draw | Sample) -> Params:
         counted = self.gradient(module, objective, draw).gradient

@@ -8,17 +8,19 @@ from torch import Tensor
 from privacy.dp.access import Augment
 
 
-def build_patch_views(patch: tuple[int, ...], foreground: float, after: Augment | None = None) -> Augment:
+def build_patch_views(patch: tuple[int, ...], foreground: float, classes: int, after: Augment | None = None) -> Augment:
     """A function that cuts a patch from each image and its mask, and gives views of it by `after`.
 
-    patch: its sides. foreground: the probability that it is centred at a voxel of foreground, as far as it then stays
-    within the image: first one of the image's classes is drawn, then one of its voxels, so that a small structure is
-    seen as often as a large one (nnU-Net, Nature Methods 2021, supplement 2: a third of the patches of a batch). All
-    other places are equally likely. An image without foreground has a patch at any place.
+    patch: its sides. classes: of the masks, with background. foreground: the probability that a patch is centred at a
+    voxel of foreground, as far as it then stays within the image: first one of the image's classes is drawn, then one
+    of its voxels, so that a small structure is seen as often as a large one (nnU-Net, Nature Methods 2021, supplement
+    2: a third of the patches of a batch). All other places are equally likely. An image without foreground has a patch
+    at any place.
     """
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        corners = [_draw_corner(mask, patch, foreground, generator) for mask in y]
+        # Read once for all images: a GPU waits for it, because Python must know where a slice begins.
+        corners = torch.stack([_draw_corner(mask, patch, foreground, classes, generator) for mask in y]).tolist()
         x = torch.stack([_cut_patch(image, corner, patch) for image, corner in zip(x, corners, strict=True)])
         y = torch.stack([_cut_patch(mask, corner, patch) for mask, corner in zip(y, corners, strict=True)])
         return (x, y) if after is None else after(x, y, generator)
@@ -26,18 +28,39 @@ def build_patch_views(patch: tuple[int, ...], foreground: float, after: Augment 
     return augment
 
 
-def _draw_corner(mask: Tensor, patch: tuple[int, ...], foreground: float, generator: torch.Generator) -> list[int]:
-    """The first voxel of a patch of a mask (*spatial). As many numbers are drawn whatever the mask holds."""
-    rooms = [side - length for side, length in zip(mask.shape, patch, strict=True)]
-    which, label, voxel, *places = torch.rand(3 + mask.dim(), generator=generator, dtype=torch.float64).tolist()
-    classes = torch.unique(mask)
-    classes = classes[classes > 0]
-    if which >= foreground or not len(classes):
-        return [int(place * (room + 1)) for place, room in zip(places, rooms, strict=True)]
-    voxels = (mask == classes[int(label * len(classes))]).nonzero()
-    centre = voxels[int(voxel * len(voxels))].tolist()
-    middle = [at - length // 2 for at, length in zip(centre, patch, strict=True)]
-    return [min(max(0, at), room) for at, room in zip(middle, rooms, strict=True)]
+def _draw_corner(
+    mask: Tensor, patch: tuple[int, ...], foreground: float, classes: int, generator: torch.Generator
+) -> Tensor:
+    """The first voxel of a patch of a mask (*spatial): (axes,) int64, not read from a GPU. As many numbers are drawn
+    whatever the mask holds.
+    """
+    rooms = torch.tensor([side - length for side, length in zip(mask.shape, patch, strict=True)])
+    drawn = torch.rand(3 + mask.dim(), generator=generator, dtype=torch.float64)
+    which, label, voxel = drawn[:3].tolist()
+    anywhere, halves = (drawn[3:] * (rooms + 1)).long(), torch.tensor([length // 2 for length in patch])
+    anywhere, rooms, halves = torch.stack([anywhere, rooms, halves]).to(mask.device).unbind()
+    if which >= foreground:
+        return anywhere
+    flat = mask.flatten()
+    sizes = torch.stack([(flat == number).sum() for number in range(1, classes)])
+    is_there = sizes > 0
+    in_class = flat == 1 + _choose_one(label, is_there)
+    place, centre = _choose_one(voxel, in_class), list[Tensor]()
+    for side in reversed(mask.shape):  # torch.unravel_index copies the shape to the device
+        centre.insert(0, place % side)
+        place = place // side
+    about = torch.minimum((torch.stack(centre) - halves).clamp(min=0), rooms)
+    corner: Tensor = torch.where(is_there.any(), about, anywhere)
+    return corner
+
+
+def _choose_one(share: float, is_one: Tensor) -> Tensor:
+    """The place in (n,) of the true value before which lies this share in [0, 1) of them: (). Any place if all are
+    false.
+    """
+    counted = is_one.cumsum(0, dtype=torch.int32)
+    number = (share * counted[-1].double()).int() + 1
+    return torch.searchsorted(counted, number).clamp(max=len(is_one) - 1)
 
 
 def _cut_patch(image: Tensor, corner: list[int], patch: tuple[int, ...]) -> Tensor:

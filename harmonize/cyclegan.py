@@ -14,9 +14,9 @@ T is trained on the site's patients without noise: no part of it may leave the s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -240,6 +240,10 @@ class Batch(NamedTuple):
     w: Tensor | None = None
 
 
+Sides: TypeAlias = Sequence[Tensor] | None
+"""The rows of each class, (m,) each; None: classes do not count."""
+
+
 class Shared(NamedTuple):
     """images: (m, C, H, W). labels: (m,), where discriminators see classes."""
 
@@ -352,22 +356,25 @@ def _train_networks(
     first = restore_state(training, folder, training_id)
     if first < s.steps:
         data = _add_copies(s, site_images, shared, seed, device)
+        rows = _rows_by_class(data.y if s.by_class else None), _rows_by_class(data.w)
         for step in range(first, s.steps):
             if step % TELL == 0:
                 progress(step, s.steps, "translation")
-            _train_step(s, training, data, seed, step)
+            _train_step(s, training, data, rows, seed, step)
             if folder is not None and ((step + 1) % s.every == 0 or step + 1 == s.steps):
                 write_state(training, folder, step + 1, training_id)
     progress(s.steps, s.steps, "translation")
     return mean.module
 
 
-def _train_step(s: CycleGan, training: Training, data: Batch, seed: int, step: int) -> None:
-    """One step. Everything random in it comes from (seed, step), so that a resume needs no random state."""
+def _train_step(s: CycleGan, training: Training, data: Batch, sides: tuple[Sides, Sides], seed: int, step: int) -> None:
+    """One step. Everything random in it comes from (seed, step), so that a resume needs no random state.
+
+    sides: the own and the shared images' rows by class, None where classes do not count.
+    """
     device = data.x.device
     g = torch.Generator(device).manual_seed(step_seed(seed, step))
-    i = _draw_rows(data.y if s.by_class else None, len(data.x), s.batch, g)
-    j = _draw_rows(data.w, len(data.z), s.batch, g)
+    i, j = _draw_rows(sides[0], len(data.x), s.batch, g), _draw_rows(sides[1], len(data.z), s.batch, g)
     batch = Batch(
         augment_views(data.x[i], s.augment, g),
         data.y[i],
@@ -392,11 +399,15 @@ def _train_step(s: CycleGan, training: Training, data: Batch, seed: int, step: i
     training.mean.update_parameters(_select_transformers(training.nets))
 
 
-def _draw_rows(labels: Tensor | None, rows: int, batch: int, g: torch.Generator) -> Tensor:
-    """Rows of a batch (b,); with labels either class equally often, the second once less where b is odd."""
-    if labels is None:
+def _rows_by_class(labels: Tensor | None) -> Sides:
+    """The rows of each class. Read once: how many there are hangs on values, for which a GPU waits."""
+    return None if labels is None else [(labels == label).nonzero()[:, 0] for label in range(CLASSES)]
+
+
+def _draw_rows(sides: Sides, rows: int, batch: int, g: torch.Generator) -> Tensor:
+    """Rows of a batch (b,); of sides either class equally often, the second once less where b is odd."""
+    if sides is None:
         return torch.randint(rows, (batch,), generator=g, device=g.device)
-    sides = [(labels == label).nonzero()[:, 0] for label in range(CLASSES)]
     sizes = (batch - batch // 2, batch // 2)
     return torch.cat(
         [

@@ -39,15 +39,18 @@ def mix_with_pool(pool: dict[str, Tensor], name: str, made: Tensor, size: int, g
     2017).
     """
     pool_images, shown = pool.get(name, made[:0]).clone(), []
-    places = torch.randint(2 * size, (len(made),), generator=g, device=made.device).tolist()
-    for image, place in zip(made, places, strict=True):
+    places = torch.randint(2 * size, (len(made), 1), generator=g, device=made.device)  # never read: a GPU need not wait
+    for image, place in zip(made.unsqueeze(1), places, strict=True):
         if len(pool_images) < size:
-            pool_images = torch.cat([pool_images, image[None]])
-        elif place < size:
-            image, pool_images[place] = pool_images[place].clone(), image
+            pool_images = torch.cat([pool_images, image])
+        else:
+            is_replaced, slot = place < size, place.clamp(max=size - 1)
+            older = pool_images.index_select(0, slot)
+            pool_images.index_copy_(0, slot, torch.where(is_replaced, image, older))
+            image = torch.where(is_replaced, older, image)
         shown.append(image)
     pool[name] = pool_images
-    return torch.stack(shown)
+    return torch.cat(shown)
 
 
 def step_seed(seed: int, step: int) -> int:

@@ -97,9 +97,9 @@ def adapt(
     records, states = [_loss_and_shares(module, images, loss, batch, seed)], [_copy_state(module)]
     for _ in range(epochs):
         module.train()
-        order = torch.randperm(len(images), generator=generator)
+        order = torch.randperm(len(images), generator=generator).to(images.device)
         for index in batches(order, batch):
-            _step(rule, loss(module, images[index.to(images.device)], generator).losses)
+            _step(rule, loss(module, images[index], generator).losses)
         records.append(_loss_and_shares(module, images, loss, batch, seed))
         states.append(_copy_state(module))
     losses, shares = tuple(loss_of_epoch for loss_of_epoch, _ in records), [two for _, two in records]
@@ -142,17 +142,18 @@ def online(
     """
     rule, generator = _optimizer(module, images, lr), torch.Generator().manual_seed(seed)
     module.train()
-    total, parts = 0.0, []
+    totals, parts = [], []
     for x in batches(images, batch):
         judged = loss(module, x, generator)
         parts.append(judged.logits.detach().softmax(dim=1))
-        total += float(judged.losses.detach().sum())
+        totals.append(judged.losses.detach().sum())
         if judged.losses.isfinite().all():  # one NaN would make the weights NaN for all later images
             _step(rule, judged.losses)
     calibrate(module, images, batch)
     probabilities = torch.cat(parts)
     shares = (tuple(_shares(probabilities).tolist()),)
     why = "each image was predicted before the step on it"
+    total = sum(torch.stack(totals).tolist(), 0.0)
     return Adapted(_copy_state(module), (total / len(images),), shares, 0, why, probabilities)
 
 
@@ -172,7 +173,7 @@ def predict_classes(module: nn.Module, images: Tensor, *, batch: int = 16) -> tu
             logits = module(x).logits
             classes.append(logits.argmax(dim=1).to("cpu", torch.uint8))
             counts.append(_count_classes(logits))
-    total = torch.stack(counts).sum(dim=0)
+    total = torch.stack(counts).sum(dim=0).cpu()
     return torch.cat(classes), total / total.sum()
 
 
@@ -225,23 +226,25 @@ def _loss_and_shares(module: nn.Module, images: Tensor, loss: Loss, batch: int, 
     """Mean loss and predicted shares of the network in its present state."""
     calibrate(module, images, batch)
     generator = torch.Generator().manual_seed(seed)
-    total, counts = 0.0, torch.zeros(0)
+    totals, counts = [], []
     with torch.no_grad():
         for x in batches(images, batch):  # logits are not kept: those of all images may be large
             judged = loss(module, x, generator)
-            total += float(judged.losses.double().sum())
-            counts = _count_classes(judged.logits) + (counts if len(counts) else 0.0)
-    return total / len(images), counts / counts.sum()
+            totals.append(judged.losses.double().sum())
+            counts.append(_count_classes(judged.logits))
+    counted = torch.stack(counts).sum(dim=0).cpu()
+    return sum(torch.stack(totals).tolist(), 0.0) / len(images), counted / counted.sum()
 
 
 def _count_classes(logits: Tensor) -> Tensor:
-    """(classes,) float64 on the CPU: the number of places where each class is the most probable."""
-    return torch.bincount(logits.argmax(dim=1).flatten(), minlength=logits.shape[1]).double().cpu()
+    """(classes,) float64: the number of places where each class is the most probable. `bincount` would read values."""
+    classes = logits.argmax(dim=1)
+    return torch.stack([(classes == number).sum() for number in range(logits.shape[1])]).double()
 
 
 def _shares(probabilities: Tensor) -> Tensor:
     """The share of places, (classes,), at which each class is the most probable."""
-    counts = _count_classes(probabilities)
+    counts = _count_classes(probabilities).cpu()
     return counts / counts.sum()
 
 

@@ -154,7 +154,6 @@ class Mixture(nn.Module):
     def __init__(self, core: nn.Module, p: Tensor, own: int, others: Sequence[Params]) -> None:
         super().__init__()
         self.core, self.p, self.own = core, nn.Parameter(p.clone()), own
-        self.rest = [j for j in range(len(p)) if j != own]
         stacked = [
             torch.stack([o[name] for o in others]) if others else w.new_zeros(0, *w.shape)
             for name, w in core.named_parameters()
@@ -163,7 +162,7 @@ class Mixture(nn.Module):
 
     def mix_parameters(self) -> Params:
         """The mixture's parameters by their names in the network."""
-        p, p_own = self.p[self.rest], self.p[self.own]
+        p, p_own = torch.cat([self.p[: self.own], self.p[self.own + 1 :]]), self.p[self.own]
         pairs = zip(self.core.named_parameters(), self.others, strict=True)
         return {name: p_own * w + torch.tensordot(p, other, dims=1) for (name, w), other in pairs}
 

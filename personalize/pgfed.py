@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site, Work
@@ -129,7 +129,10 @@ class PGFed:
         if aid and self.momentum:
             new_velocity = add_scaled(make_zeros(aid), plus=before or make_zeros(aid), times=self.momentum)
             aid = add_scaled(new_velocity, plus=aid, times=1 - self.momentum)
-        alpha = {name: float(str(value)) for name, value in as_mapping(received.facts.get("alpha")).items()}
+        alpha = {
+            name: torch.tensor(float(str(value)), dtype=torch.float64, device=site.device)
+            for name, value in as_mapping(received.facts.get("alpha")).items()
+        }
         descent = site.descend(
             module,
             site.task.objective,
@@ -137,13 +140,14 @@ class PGFed:
             after=lambda now: self._step_alpha(alpha, trainable_parameters(now), received) if alpha else None,
             optimizer=section(memory.tensors, "optimizer"),
         )
-        gradient, risk, _ = site.access.gradient(module.eval(), site.task.objective, site.draw(full=True))
+        whole = site.access.gradient(module.eval(), site.task.objective, site.draw(full=True))
+        read_alpha = {name: float(value) for name, value in alpha.items()}
         sent, facts = reply(module, site), dict[str, Json]()
         if self.eta_2:
-            facts = {"alpha": dict(alpha), "risk": risk}
-        notes: dict[str, Json] = {f"alpha/{name}": value for name, value in alpha.items()}
+            facts = {"alpha": dict(read_alpha), "risk": whole.loss}
+        notes: dict[str, Json] = {f"alpha/{name}": value for name, value in read_alpha.items()}
         personal = {**prefixed("model", read_parameters(module)), **prefixed("optimizer", descent.optimizer)}
-        sent = Message({**sent.tensors, **prefixed("gradient", gradient)}, {**sent.facts, **facts})
+        sent = Message({**sent.tensors, **prefixed("gradient", whole.gradient)}, {**sent.facts, **facts})
         momentum = prefixed("aid", aid or before) if self.momentum else {}
         return sent, Message({**personal, **momentum}, {"notes": notes})
 
@@ -153,7 +157,7 @@ class PGFed:
         for site, answer in replies.items():
             theta, gradient = section(answer.tensors, "model"), section(answer.tensors, "gradient")
             tensors |= prefixed(f"gradient/{site}", gradient)
-            g_1[site] = self.mu * (float(str(answer.facts.get("risk", 0.0))) - _dot(gradient, theta))
+            g_1[site] = self.mu * (float(str(answer.facts.get("risk", 0.0))) - float(_dot(gradient, theta)))
             for other, value in as_mapping(answer.facts.get("alpha")).items():
                 if other in sites and isinstance(value, float) and math.isfinite(value):
                     alpha[sites.index(site), sites.index(other)] = max(0.0, value)
@@ -161,12 +165,14 @@ class PGFed:
 
     model = Local.model
 
-    def _step_alpha(self, alpha: dict[str, float], theta: Params, received: Message) -> None:
+    def _step_alpha(self, alpha: dict[str, Tensor], theta: Params, received: Message) -> None:
+        """alpha: by site, float64, never read between steps."""
         mean = section(received.tensors, "slope/mean") if self.slopes == "mean" else {}
         product = _dot(mean, theta)
         for name, g_1 in as_mapping(received.facts["g_1"]).items():
             g_2 = product if mean else _dot(section(received.tensors, f"slope/{name}"), theta)
-            alpha[name] = max(0.0, alpha[name] - self.eta_2 * (float(str(g_1)) + g_2))
+            new_alpha = alpha[name] - self.eta_2 * (float(str(g_1)) + g_2)
+            alpha[name] = torch.where(new_alpha > 0, new_alpha, 0.0)
 
 
 def _sum(terms: Iterable[tuple[float, Params]]) -> Params:
@@ -178,7 +184,8 @@ def _sum(terms: Iterable[tuple[float, Params]]) -> Params:
     return total
 
 
-def _dot(gradient: Params, theta: Params) -> float:
+def _dot(gradient: Params, theta: Params) -> Tensor:
+    """The inner product of a gradient and parameters, (), in double precision."""
     # In the order of names: saving and loading a state changes the order of its dict.
-    """The inner product of a gradient and parameters, in double precision."""
-    return sum(float((gradient[n].double() * theta[n].detach().double()).sum()) for n in sorted(gradient))
+    parts = ((gradient[n].double() * theta[n].detach().double()).sum() for n in sorted(gradient))
+    return sum(parts, torch.zeros((), dtype=torch.float64))

@@ -18,8 +18,10 @@ from benchmarks.shared.options import make_parser
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import json
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from opacus import GradSampleModule
@@ -90,8 +92,11 @@ if __name__ == "__main__":
     line = make_parser(__doc__)
     line.add_argument("patients", type=int, nargs="?", default=32)
     line.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    line.add_argument("--turns", type=int, help="of each way, in place of those by images a patient")
+    line.add_argument("--json", type=Path, help="a file for the figures, written after every network")
     options = line.parse_args()
     patients, device = options.patients, options.device
+    kept: dict[str, dict[str, float]] = {}
     print(f"{patients} patients a step on {device}, least time of {TURNS} turns; ", end="")
     print("times the plain step of the same images\n")
     print("| network | K | plain, ms | private | Opacus, unit = image |")
@@ -105,10 +110,17 @@ if __name__ == "__main__":
                     "private": private(task, data, views),
                     "opacus": opacus(task, data),
                 },
-                TURNS[views],
+                options.turns or TURNS[views],
                 device,
             )
             base = found.pop("plain")
+            kept[f"{name}, images a patient: {views}"] = {
+                "ms_a_step": round(1000 * found["private"], 2),
+                "over_bare": round(found["private"] / base, 2),
+                "opacus_over_bare": round(found["opacus"] / base, 2),
+            }
+            if options.json:
+                options.json.write_text(json.dumps({"patients": patients, "rows": kept}, indent=1) + "\n")
             print(
                 f"| {name} | {views} | {1000 * base:.1f} | "
                 + " | ".join(f"{s / base:.2f}" for s in found.values())
@@ -123,7 +135,7 @@ if __name__ == "__main__":
                 "chunks": lambda: task.probabilities(module, x),  # noqa: B023
                 "alone": lambda: task.probabilities(module, x, alone=True),  # noqa: B023
             },
-            TURNS[4],
+            options.turns or TURNS[4],
             device,
         )
         print(f"| {name} | {1000 * scored['chunks']:.1f} | {scored['alone'] / scored['chunks']:.2f} |")

@@ -18,6 +18,7 @@ import platform
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,13 +29,14 @@ from benchmarks.shared.clock import time_in_turns
 from benchmarks.shared.options import make_parser
 from federation.descent import Site, Work
 from federation.models.cnn import Cnn
+from federation.models.planned import Planned
 from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
 from federation.task import Task
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import restrict_access
 from privacy.dp.events import NOTHING
-from privacy.dp.passes import Precision
+from privacy.dp.passes import Precision, to_float32
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 
@@ -46,8 +48,22 @@ WAYS: dict[str, tuple[Precision, bool]] = {
 }
 
 
+LIVER = Planned(
+    patch=(112, 160, 128),
+    kernels=((3, 3, 3),) * 6,
+    strides=((1, 1, 1), *((2, 2, 2),) * 4, (1, 2, 2)),
+    filters=(32, 64, 128, 256, 320, 320),
+)
+"""The plan of the liver's studies at 8 GiB, batches of 2: docs/results/planned.md."""
+
+
 def task_of(network: str, side: int, widths: tuple[int, ...]) -> Task:
-    """The network, and what it learns: one grey picture or volume, a colour picture, or a mask of a volume."""
+    """The network, and what it learns: one grey picture or volume, a colour picture, or a mask of a volume. A side
+    under 64 makes the plan small.
+    """
+    if network == "planned":
+        plan = LIVER if side >= 64 else replace(LIVER, patch=(32, 32, 32), filters=(8,) * 6)
+        return Task(plan, (1, *plan.patch), 2, "segmentation")
     if network == "resnet18":
         return Task(ResNet18(norm="group"), (3, side, side), 2)
     if network == "unet3d":
@@ -93,28 +109,39 @@ def bare(task: Task, data: Rows, work: Work) -> Callable[[], None]:
         for part in torch.randperm(len(data.y)).split(work.batch):
             rule.zero_grad()
             with torch.autocast(x.device.type, torch.bfloat16, enabled=work.precision == "bf16"):
-                logits = module(x[part]).logits
-            functional.cross_entropy(logits.float(), data.y[part]).backward()
+                output = module(x[part])
+            if task.kind == "segmentation":
+                loss = task.model.losses(to_float32(output), data.y[part]).mean()
+            else:
+                loss = functional.cross_entropy(output.logits.float(), data.y[part])
+            loss.backward()
             rule.step()
 
     return epoch
 
 
+def forget_peak(device: str) -> None:
+    """Let the most memory so far begin anew; on a CPU it stays."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
 def peak_mib(device: str) -> float:
+    """Of the GPU's memory that torch held, or on a CPU of the process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+def measured(options: argparse.Namespace, write: Callable[[dict[str, dict[str, float]]], None]) -> None:
+    """The figures of each way; written after every way."""
     task = task_of(options.network, options.side, tuple(options.widths))
     data, found = rows(task, options.images, options.device), {}
     plans = {name: (Work(optimizer="sgd", lr=0.01, batch=options.batch, precision=p, channels_last=c), False)
              for name, (p, c) in WAYS.items() if not c or len(task.inputs) == 3}  # fmt: skip
     plans["private"] = (Work(optimizer="sgd", lr=0.01, batch=options.batch), True)
     for name, (work, private) in plans.items():
-        if options.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        forget_peak(options.device)
         mine, loop = ours(task, data, work, private), bare(task, data, work)
         ways = {"ours": mine, "bare": loop}
         one, other = map(min, time_in_turns(ways, options.times, options.device, clock=time.perf_counter).values())
@@ -122,17 +149,18 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
             "images_a_second": round(options.images / one, 1),
             "bare_images_a_second": round(options.images / other, 1),
             "over_bare": round(one / other, 2),
+            "ms_a_step": round(1000 * one * min(1.0, options.batch / options.images), 2),
             "peak_mib": round(peak_mib(options.device), 1),
         }
         print(f"{name:22} {found[name]['images_a_second']:10.1f} images/s, {found[name]['over_bare']:6.2f} x the bare "
               f"loop's time, peak {found[name]['peak_mib']:.0f} MiB", flush=True)  # fmt: skip
-    return found
+        write(found)
 
 
 def main() -> None:
     line = make_parser(__doc__)
     line.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    line.add_argument("--network", choices=("cnn", "resnet18", "unet3d"), default="cnn")
+    line.add_argument("--network", choices=("cnn", "resnet18", "unet3d", "planned"), default="cnn")
     line.add_argument("--images", type=int, default=512)
     line.add_argument("--side", type=int, default=64)
     line.add_argument("--batch", type=int, default=32)
@@ -145,9 +173,12 @@ def main() -> None:
     name = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     said = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
     asked = {key: getattr(options, key) for key in ("network", "images", "side", "batch", "widths", "times")}
-    found = {**said, **asked, "rows": measured(options)}
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+    def write(rows: dict[str, dict[str, float]]) -> None:
+        if options.json:
+            options.json.write_text(json.dumps({**said, **asked, "rows": rows}, indent=1) + "\n")
+
+    measured(options, write)
 
 
 if __name__ == "__main__":

@@ -117,6 +117,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "customized": of_one("studies.customized_tables", "customized"),
     "default-run": of_one("studies.cusfl_low", "cusfl_low"),
     "encoder": of_one("studies.lite0", "lite0"),
+    "gpu": of_one("speed.gpu", "gpu"),
     "harmonized-pictures": of_one("studies.synthesis_on_skin", "synthesis_on_skin"),
     "heart-disease": heart_disease,
     "many-hospitals": many_hospitals,

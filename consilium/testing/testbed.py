@@ -213,7 +213,7 @@ class Hospital:
 
     def access(self, seed: int) -> Access:
         patch, work = self.task.patch, self.work
-        augment = None if patch is None else build_patch_views(patch, work.foreground)
+        augment = None if patch is None else build_patch_views(patch, work.foreground, self.task.classes)
         if self.protection is None:
             return open_access(
                 self.splits,

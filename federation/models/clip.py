@@ -147,11 +147,11 @@ class Prompt(nn.Module):
         self.held = w = _match_tensor(self.held, self.context)
         table = w[f"{TEXT}.embeddings.token_embedding.weight"]
         class_count = len(self.after)
+        if self.after.device != table.device:  # moved once, not in each step
+            self.after, self.ends = self.after.to(table.device), self.ends.to(table.device)
         first = table[self.begin].expand(class_count, 1, -1)
-        embedded = torch.cat(
-            [first, self.context.expand(class_count, -1, -1), table[self.after.to(table.device)]], dim=1
-        )
-        return embed_sentences(w, self.shape, embedded, self.ends.to(table.device))
+        embedded = torch.cat([first, self.context.expand(class_count, -1, -1), table[self.after]], dim=1)
+        return embed_sentences(w, self.shape, embedded, self.ends)
 
     def scale(self) -> Tensor:
         """1 / tau."""

@@ -107,7 +107,7 @@ def invert_model(
         },
         "masks": start.target is not None,
     }
-    tensors = {"image": rows.x[index].cpu(), **reconstructions.pictures}
+    tensors = {"image": torch.stack([rows.x[row] for row in index]).cpu(), **reconstructions.pictures}
     _attack_folder(hospital).write(_result_name(scores_file), to_bytes(Message(tensors, stored_facts)))
     return summary
 
@@ -138,7 +138,7 @@ def _reconstruct_images(
         attacks = _attack_image(hospital, start, module, rows, place, settings, pixels)
         for name, image in {MEAN: _mean_without_patient(rows, place), **attacks}.items():
             images_by_attack.setdefault(name, []).append(image.detach().cpu())
-    truth = rows.x[list(index)].cpu()
+    truth = torch.stack([rows.x[place] for place in index]).cpu()
     likenesses = {
         name: [compute_likeness(a, b) for a, b in zip(truth, drawn, strict=True)]
         for name, drawn in images_by_attack.items()

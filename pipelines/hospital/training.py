@@ -332,7 +332,7 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
     if start.work.transform is not None:
         augment = build_views(start.work.transform, after=augment)
     if start.task.patch is not None:
-        augment = build_patch_views(start.task.patch, start.work.foreground, after=augment)
+        augment = build_patch_views(start.task.patch, start.work.foreground, start.task.classes, after=augment)
     if start.protection is None:
         work = start.work
         return open_access(

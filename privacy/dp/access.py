@@ -10,7 +10,9 @@ So one place decides which patients are drawn, how far each can influence the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from privacy.dp.batches import batches_per_epoch, iterate_minibatches
-from privacy.dp.chunks import at_once, in_turn
+from privacy.dp.chunks import at_once, copy_rows, in_turn
 from privacy.dp.events import NON_PRIVATE, Event
 from privacy.dp.mixup import Blend, blend_losses, blend_rows
 from privacy.dp.moments import Embed, Moments, Patients, exact_moments
@@ -82,13 +84,21 @@ Objective: TypeAlias = Callable[..., Tensor]
 
 
 class Gradient(NamedTuple):
-    """gradient: by parameter name; loss: mean over the draw, which stays at the site under differential privacy;
-    deviation: of the noise in each number of the gradient, which follows from public settings and the released size.
+    """gradient: by parameter name; losses: (m,) whose sum is the mean over the draw, or nothing under differential
+    privacy, where it stays at the site; deviation: of the noise in each number of the gradient, which follows from
+    public settings and the released size.
+
+    Losses are tensors, because who reads a number waits until a GPU is done with all before.
     """
 
     gradient: Params
-    loss: float
+    losses: Tensor
     deviation: float = 0.0
+
+    @property
+    def loss(self) -> float:
+        """The mean loss over the draw, read; NaN under differential privacy."""
+        return sum_losses([self.losses])[0]
 
 
 class Questions(Protocol):
@@ -229,7 +239,7 @@ class PlainAccess:
         parts = -(-len(draw.y) // size)
         extra_parts = [None] * parts if extra is None else torch.split(extra, size)
         partners = [None] * parts if draw.blend is None else torch.split(draw.blend.y, size)
-        gradient, total = dict[str, Tensor](), 0.0
+        gradient, total = dict[str, Tensor](), list[Tensor]()
         forward = self.passes.forward(module, draw.x.device)
         rows = zip(torch.split(draw.x, size), torch.split(draw.y, size), extra_parts, partners, strict=True)
         for x, y, other, partner in rows:
@@ -237,12 +247,12 @@ class PlainAccess:
             blend = None if draw.blend is None or partner is None else Blend(partner, draw.blend.share)
             losses = compute_losses(forward, y) if blend is None else blend_losses(compute_losses, forward, y, blend)
             loss = losses.mean() * (len(y) / len(draw.y))
-            total += float(loss.detach())
+            total.append(loss.detach())
             grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             for (name, p), g in zip(named.items(), grads, strict=True):
                 dense_gradient = torch.zeros_like(p) if g is None else g.contiguous()
                 gradient[name] = gradient[name] + dense_gradient if name in gradient else dense_gradient
-        return Gradient(gradient, total)
+        return Gradient(gradient, torch.stack(total))
 
     def gradient_sum(self, module: nn.Module, objective: Objective, draw: Draw | Sample) -> Params:
         """The sum of the rows' gradients over a draw, int64 of SUM_UNIT, by name."""
@@ -310,6 +320,13 @@ def open_access(
     return PlainAccess(splits, batch, stream, generator, augment, passes=passes, mixup=mixup)
 
 
+def sum_losses(losses: Sequence[Tensor]) -> list[float]:
+    """The sum of each tensor's numbers (m,) in float64, in order; NaN where m = 0. All are read at once."""
+    read = torch.cat(list(losses)).tolist() if losses else []
+    numbers = iter(read)
+    return [sum(itertools.islice(numbers, len(part)), 0.0) if len(part) else math.nan for part in losses]
+
+
 def _compute_losses(objective: Objective, x: Tensor, aux: Tensor | None, forward: Forward, y: Tensor) -> Tensor:
     """The losses (b,) of rows x with labels y."""
     return objective(forward, Batch(x, y, aux))
@@ -331,7 +348,7 @@ def count_ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:
     cast = torch.zeros(len(patients), bins, dtype=torch.float64)
     for patient in range(len(patients)):
         patient_rows = (whose == patient).nonzero()[:, 0]
-        choice = assign(rows.x[patient_rows], rows.y[patient_rows]).cpu()
+        choice = assign(copy_rows(rows.x, patient_rows), copy_rows(rows.y, patient_rows)).cpu()
         if choice.shape != (len(patient_rows),) or choice.dtype != torch.int64:
             raise ValueError(
                 f"assign must give one int64 a row, (m,), found {choice.dtype} with {choice.dim()} axes: give the "

@@ -150,16 +150,16 @@ def _sum_clipped(
     rule: _Noised, params: Params, patients: Iterable[Params], *, steps: float, strays: Callable[[int], None] | None
 ) -> Tensor:
     """The exact sum of clipped gradients, each rounded: (n,) int64. steps: how many units a gradient of 1 has."""
-    (shell,), wild = rule.params, 0
+    (shell,) = rule.params
     total = torch.zeros_like(shell, dtype=torch.int64)
+    wild = torch.zeros((), dtype=torch.int64, device=shell.device)  # read once: a GPU need not wait for each patient
     for gradient in patients:
         if set(gradient) != set(params):
             raise ValueError(f"a patient's gradient for {sorted(gradient)}, needed are {sorted(params)}")
         flat = torch.cat([gradient[name].detach().double().flatten() for name in params])
-        if bool(flat.isfinite().all()):
-            total += (rule.clip(flat) * steps).round_().long()
-        else:
-            wild += 1
-    if wild and strays is not None:
-        strays(wild)
+        is_finite = flat.isfinite().all()
+        total += torch.where(is_finite, (rule.clip(flat) * steps).round_().long(), 0)
+        wild += ~is_finite
+    if strays is not None and (number := int(wild)):
+        strays(number)
     return total

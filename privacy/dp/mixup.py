@@ -26,7 +26,7 @@ class Blend(NamedTuple):
 
 def blend_rows(x: Tensor, y: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Blend]:
     """Rows x (b, ...), each blended with that of its partner, and what is needed for their losses. y: (b,)."""
-    partner = torch.randperm(len(x), generator=generator)
+    partner = torch.randperm(len(x), generator=generator).to(x.device)
     seed = int(torch.randint(2**62, (), generator=generator))
     share = float(np.random.default_rng(seed).beta(alpha, alpha))
     return share * x + (1 - share) * x[partner], Blend(y[partner], share)

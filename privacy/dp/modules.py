@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,20 +50,42 @@ def keep_unchanged(module: nn.Module) -> Iterator[None]:
     Raises:
         ValueError: a parameter has other bits afterwards.
     """
-    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    before = _copy_bits(module)
     yield
-    now = dict(module.named_parameters())
-    if moved := [name for name, value in before.items() if name not in now or not _same_bits(value, now[name])]:
+    now = _copy_bits(module)
+    if before.is_same(now):  # all at once: a GPU waits for one answer
+        return
+    parts = now.parts()
+    if moved := [name for name, part in before.parts().items() if name not in parts or not part.is_same(parts[name])]:
         raise ValueError(
             f"this network cannot be trained privately: its forward writes {_join_names(moved)} itself, past clipping"
             " and noise; take a layer that leaves its weights alone (no max_norm, no first batch that sets them)"
         )
 
 
-def _same_bits(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors hold the same bits; numbers that are none count, too."""
-    bits = [value.detach().contiguous().flatten().view(torch.uint8) for value in (first, second)]
-    return first.shape == second.shape and torch.equal(*bits)
+class _Bits(NamedTuple):
+    """Copies of parameters. shapes: by name, with the number of bytes. bits: (all bytes,), one after another."""
+
+    shapes: Mapping[str, tuple[torch.Size, int]]
+    bits: Tensor
+
+    def parts(self) -> dict[str, _Bits]:
+        """Each parameter's own."""
+        split = torch.split(self.bits, [size for _, size in self.shapes.values()])
+        return {
+            name: _Bits({name: shape}, part) for (name, shape), part in zip(self.shapes.items(), split, strict=True)
+        }
+
+    def is_same(self, other: _Bits) -> bool:
+        """Whether both hold the same bits; numbers that are none count, too."""
+        return self.shapes == other.shapes and torch.equal(self.bits, other.bits)
+
+
+def _copy_bits(module: nn.Module) -> _Bits:
+    """The bits of all parameters of a module, copied."""
+    parts = {name: value.detach().contiguous().flatten().view(torch.uint8) for name, value in module.named_parameters()}
+    shapes = {name: (value.shape, len(parts[name])) for name, value in module.named_parameters()}
+    return _Bits(shapes, torch.cat(list(parts.values())))
 
 
 def _of_one_example(part: _NormBase) -> bool:

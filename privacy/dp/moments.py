@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from privacy.dp import entropy
+from privacy.dp.chunks import copy_rows
 from privacy.dp.entropy import Source
 
 Embed: TypeAlias = Callable[[Tensor], Tensor]
@@ -144,8 +145,11 @@ def _patient_parts(u: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _embed_patients(patients: Patients, embed: Embed, classes: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Each patient's embedded rows and one-hot labels, float64 on the CPU. A label outside the classes is no class."""
     for patient_rows in patients.whose:
-        y = patients.y[patient_rows].cpu()
-        yield embed(patients.x[patient_rows]).detach().double().cpu(), (y[:, None] == torch.arange(classes)).double()
+        y = copy_rows(patients.y, patient_rows).cpu()
+        yield (
+            embed(copy_rows(patients.x, patient_rows)).detach().double().cpu(),
+            (y[:, None] == torch.arange(classes)).double(),
+        )
 
 
 def _to_whole_numbers(part: Tensor) -> Tensor:

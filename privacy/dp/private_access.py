@@ -161,7 +161,7 @@ class PrivateAccess:
         use.times += 1
         self.booked.append(self.counts)  # N divides the sum
         if self.dry:
-            return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, math.nan)
+            return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, torch.zeros(0))
         expected = (1.0 if use.full else p.sampling) * max(1, self.sizes.get("train", 0))
         patients = patient_gradients(module, objective, self._iterate_views(use, aux))
         with seed_unrepeatably(self.source), compute_repeatably(), keep_unchanged(module):
@@ -174,7 +174,7 @@ class PrivateAccess:
                 source=self.source,
                 strays=self.strays.append,
             )
-        return Gradient(gradient, math.nan, p.noise * p.clip / expected)
+        return Gradient(gradient, torch.zeros(0), p.noise * p.clip / expected)
 
     def gradient_sum(self, module: nn.Module, objective: Objective, draw: Draw | Sample) -> Params:
         """The sum of clipped mean gradients of the drawn patients + noise, int64 of SUM_UNIT, by name.
@@ -273,11 +273,19 @@ class PrivateAccess:
         if self.augment is not None:
             random.set_state(use.state)
         set_numbers = torch.zeros(len(use.views)) if aux is None else self._draw_set_numbers(len(use.views), len(aux))
-        for index, number in zip(use.views, set_numbers, strict=True):
+        sizes = [len(index) for index in use.views]
+        places = torch.split(torch.cat(list(use.views)).to(self.device), sizes) if sizes else []  # moved once
+        for index, number in zip(places, set_numbers, strict=True):
             x, y = copy_rows(rows.x, index), copy_rows(rows.y, index)
             if self.augment is not None and not use.full:
                 x, y = self.augment(x, y, random)
-            yield Batch(x, y, None if aux is None else copy_rows(aux[int(number)], torch.arange(len(y)) % aux.shape[1]))
+            yield Batch(
+                x,
+                y,
+                None
+                if aux is None
+                else copy_rows(aux[int(number)], torch.arange(len(y), device=aux.device) % aux.shape[1]),
+            )
 
     def _draw_set_numbers(self, patients: int, sets: int) -> Tensor:
         """Which set of aux each patient of a sample gets: (patients,), drawn independently for each.

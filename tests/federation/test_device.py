@@ -135,14 +135,42 @@ def test_balanced_batches_are_drawn_in_the_same_way_for_any_device(device):
 
 
 def test_a_stand_in_refuses_what_a_gpu_refuses():
-    with other_device() as reads:
+    with other_device():
         x, there = torch.rand(4, 4), torch.rand(4, 4).to(OTHER)
         for mixed in (lambda: x + there, lambda: x @ there, lambda: torch.cat([x, there])):
             with pytest.raises(RuntimeError, match="two devices meet"):
                 mixed()
+        for index in ([0, 1], torch.tensor([0, 1]), (slice(None), [0]), x > 0.5):
+            with pytest.raises(RuntimeError, match="copied in silence"):
+                there[index]
         with pytest.raises(RuntimeError, match="a random generator of one device"):
             torch.multinomial(there, 2, generator=torch.Generator())
         with pytest.raises(RuntimeError):
             there.numpy()
-        assert float(there.sum()) == pytest.approx(float(there.cpu().sum())) and sum(reads.values()) == 1
         assert there.device.type == OTHER and float(there.norm() * x.sum()) > 0, "numbers alone may meet"
+
+
+@pytest.mark.parametrize(
+    ("does", "reads", "uploads"),
+    [
+        (lambda there: float(there.sum()), 1, 0),
+        (lambda there: bool((there > 2).any()), 1, 0),
+        (lambda there: there.cpu(), 1, 0),
+        (lambda there: there.tolist(), 1, 0),
+        (lambda there: (there > 0.5).nonzero(), 1, 0),
+        (lambda there: there[there > 0.5], 1, 0),
+        (lambda there: torch.unique(there), 1, 0),
+        (lambda there: torch.equal(there, there), 1, 0),
+        (lambda there: torch.zeros(4, 4).copy_(there), 1, 0),
+        (lambda there: torch.rand(4).to(OTHER), 0, 1),
+        (lambda there: torch.tensor([0, 1], device=OTHER), 0, 1),
+        (lambda there: there.copy_(torch.rand(4, 4)), 0, 1),
+        (lambda there: there[1:, torch.arange(2, device=OTHER)] @ torch.ones(2, 3, device=OTHER), 0, 0),
+        (lambda there: torch.where(there > 0.5, there, 0.0).sum(), 0, 0),
+    ],
+)
+def test_a_stand_in_counts_what_a_gpu_waits_for_and_is_sent(does, reads, uploads):
+    with other_device() as crossings:
+        there = torch.rand(4, 4, device=OTHER)
+        does(there)
+    assert (sum(crossings.reads.values()), sum(crossings.uploads.values())) == (reads, uploads)

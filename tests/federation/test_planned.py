@@ -201,12 +201,43 @@ def test_a_patch_is_a_part_of_the_image_with_its_own_mask(sides, foreground, see
     patch, whole = tuple(a for a, _ in sides), tuple(a + b for a, b in sides)
     number = torch.arange(1, 1 + whole[0] * (whole[1] if len(whole) == 2 else whole[1] * whole[2])).view(whole)
     x, y = torch.stack([number, -number])[None].double(), (number[None] if filled else torch.zeros(1, *whole).long())
-    cut, mask = build_patch_views(patch, foreground)(x, y, torch.Generator().manual_seed(seed))
+    cut, mask = build_patch_views(patch, foreground, 3)(x, y, torch.Generator().manual_seed(seed))
     assert cut.shape == (1, 2, *patch) and mask.shape == (1, *patch)
     assert torch.equal(cut[0, 0], -cut[0, 1])
     corner = (number == cut[0, 0].flatten()[0].long()).nonzero()[0].tolist()
     place = tuple(slice(at, at + length) for at, length in zip(corner, patch, strict=True))
     assert torch.equal(cut[0, 0].long(), number[place]) and torch.equal(mask[0], y[0][place])
+
+
+def slow_corner(mask, patch, foreground, generator) -> list[int]:
+    """Voxel by voxel, in Python."""
+    rooms = [side - length for side, length in zip(mask.shape, patch, strict=True)]
+    which, label, voxel, *places = torch.rand(3 + mask.dim(), generator=generator, dtype=torch.float64).tolist()
+    classes = sorted(set(mask.flatten().tolist()) - {0})
+    if which >= foreground or not classes:
+        return [int(place * (room + 1)) for place, room in zip(places, rooms, strict=True)]
+    voxels = [at for at in itertools.product(*map(range, mask.shape)) if mask[at] == classes[int(label * len(classes))]]
+    middle = [at - length // 2 for at, length in zip(voxels[int(voxel * len(voxels))], patch, strict=True)]
+    return [min(max(0, at), room) for at, room in zip(middle, rooms, strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sides=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=2, max_size=3),
+    foreground=st.sampled_from([0.0, 0.4, 1.0]),
+    classes=st.integers(2, 4),
+    seed=st.integers(0, 2**32),
+)
+def test_patches_lie_where_a_search_voxel_by_voxel_finds_them(sides, foreground, classes, seed):
+    """Which is sought on the device, without reading a mask."""
+    patch, whole = tuple(a for a, _ in sides), tuple(a + b for a, b in sides)
+    y = torch.randint(0, classes, (3, *whole), generator=torch.Generator().manual_seed(seed))
+    y[0] = 0
+    places = torch.arange(y[0].numel()).view(1, 1, *whole).expand(3, 1, *whole)
+    cut, _ = build_patch_views(patch, foreground, classes)(places, y, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    corners = [slow_corner(mask, patch, foreground, generator) for mask in y]
+    assert [int(part.flatten()[0]) for part in cut] == [int(places[0, 0][tuple(corner)]) for corner in corners]
 
 
 @pytest.mark.chance
@@ -217,7 +248,7 @@ def test_patches_about_foreground_see_small_and_large_structures_equally_often()
     x = torch.zeros(1, 1, 40, 40)
 
     def share(foreground: float, label: int) -> float:
-        views = build_patch_views((5, 5), foreground)
+        views = build_patch_views((5, 5), foreground, 3)
         return sum(label in views(x, y, generator)[1] for _ in range(draws)) / draws
 
     assert share(1.0, 1) == pytest.approx(0.5, abs=0.05) and share(1.0, 2) == pytest.approx(0.5, abs=0.05)
@@ -310,7 +341,7 @@ def test_a_patients_gradient_is_that_of_the_patient_alone(plan, norm):
 def test_private_training_draws_patches_of_each_patient_by_itself():
     task, rows = VOLUMES, {k: Rows(r.x[:, :, :, :8], r.y[:, :, :8], r.patient) for k, r in scenes(0, 16, 6).items()}
     shapes = []
-    views = build_patch_views(task.patch, 0.5)
+    views = build_patch_views(task.patch, 0.5, task.classes)
 
     def watched(x, y, generator):
         x, y = views(x, y, generator)

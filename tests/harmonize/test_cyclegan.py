@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from consilium.testing.testbed import MemoryFolder
-from harmonize.cyclegan import PAPER, Batch, CycleGan, _draw_rows, compute_losses, make_networks
+from harmonize.cyclegan import PAPER, Batch, CycleGan, _draw_rows, _rows_by_class, compute_losses, make_networks
 from harmonize.distances import sliced_wasserstein
 from harmonize.generators import Discriminator, Transformer, translate_images
 from harmonize.networks import initialise_module
@@ -423,7 +423,7 @@ def test_a_patch_is_as_wide_as_is_said(layers: int, side: int) -> None:
 @settings(max_examples=20)
 def test_batches_by_class_hold_both_equally_often(batch: int, seed: int) -> None:
     labels = torch.tensor([0] * 17 + [1] * 3)
-    rows = _draw_rows(labels, len(labels), batch, torch.Generator().manual_seed(seed))
+    rows = _draw_rows(_rows_by_class(labels), len(labels), batch, torch.Generator().manual_seed(seed))
     assert abs(int((labels[rows] == 0).sum()) - int((labels[rows] == 1).sum())) == batch % 2
 
 

@@ -129,7 +129,7 @@ def test_only_noised_means_reach_the_model():
 
         def gradient(self, module, objective, draw):
             weight = module.weight.weight
-            return Gradient({"weight.weight": torch.linspace(-0.1, 0.1, weight.numel())[None]}, 0.0, 0.05)
+            return Gradient({"weight.weight": torch.linspace(-0.1, 0.1, weight.numel())[None]}, torch.zeros(1), 0.05)
 
     first, second = (fit(replace(SMALL, pictures=50), Saying(), INPUTS, seed=1) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)

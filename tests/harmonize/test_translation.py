@@ -7,8 +7,10 @@ from typing import get_args, get_type_hints
 
 import pytest
 import torch
+from other_device import OTHER, other_device
 from pydantic import TypeAdapter, ValidationError
 
+from consilium.testing import testbed
 from consilium.testing import translators as laws
 from consilium.testing.translators import make_site_images
 from harmonize.translation import AnyTranslator, CycleGan, Translator, Translators, translate_back
@@ -106,3 +108,17 @@ def test_the_page_of_stages_has_every_translator() -> None:
     from benchmarks.tables import reference_tables
 
     assert reference_tables.PAGE.read_text(encoding="utf-8") == reference_tables.page()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_translator_is_fitted_and_translates_on_any_device(name: str) -> None:
+    """Its parameters come back to the CPU, from where they are sent."""
+    site, shared, settings = make_site_images(), make_site_images(1).images, asked(name)
+    here = settings.fit(site, shared, seed=3)
+    with other_device(1e-7):
+        there = settings.fit(site, shared, seed=3, device=OTHER)
+        images, patient = site.images.to(OTHER), site.patient.to(OTHER)
+        translated = settings.translate(there, images, patient)
+        assert images.device == translated.device and all(value.device.type == "cpu" for value in there.values())
+        assert torch.allclose(translated.cpu(), settings.translate(here, site.images, site.patient), atol=0.02)
+    assert testbed.are_close(here, there, 0.02)
