@@ -73,13 +73,17 @@ def routed() -> dict[str, Any]:
 
 
 def ended(folder: Path, settings: dict[str, Any], monkeypatch) -> dict[str, dict[str, torch.Tensor]]:
-    """What each method ended with."""
+    """What each method ended with, by its label."""
     folder.mkdir()
     monkeypatch.chdir(folder)
     (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
     assert main(["tiny.yaml"]) == Exit.OK
     states = sorted((folder / "runs/tiny/federation").glob("*/state"))
-    return {path.parent.name: dict(from_bytes(unseal_parts(path.read_bytes())).tensors) for path in states}
+    # the end of the name of a training on translated images follows from their last bits
+    return {
+        path.parent.name.rpartition("-")[0]: dict(from_bytes(unseal_parts(path.read_bytes())).tensors)
+        for path in states
+    }
 
 
 RUNS = [maps, private, planned, *(pytest.param(one, marks=pytest.mark.slow) for one in (harmonized, routed))]
@@ -94,6 +98,12 @@ def test_a_run_on_another_device_ends_as_on_the_cpu(settings, tmp_path, monkeypa
         there = ended(tmp_path / "there", settings(), monkeypatch)
     assert crossings.uploads, "no hospital computed there"
     assert here.keys() == there.keys() and here
-    if settings is not private:  # noise comes from the operating system
-        assert all(testbed.are_close(here[name], there[name], 1e-3) for name in here)
+    made = settings()
+    if "privacy" in made and made["privacy"] != "none":
+        noised = here.keys()
+    else:
+        noised = made["train"].get("method_images", {}).keys()  # synthesis has noise of the operating system
+    compared = here.keys() - noised
+    assert all(testbed.are_close(here[name], there[name], 1e-3) for name in compared)
+    assert compared or settings is private
     assert "failed" not in capsys.readouterr().out
