@@ -202,7 +202,7 @@ def test_large_images_count_against_the_limit(plain, monkeypatch):
 def test_lines_of_a_table_have_no_picture(plain, monkeypatch):
     own, facts = asking(plain)
     table = {"train": Rows(torch.zeros(4, 7), torch.zeros(4, dtype=torch.long), torch.arange(4))}
-    monkeypatch.setattr(inversion, "rows_of", lambda *_: table)
+    monkeypatch.setattr(inversion, "rows_of", lambda *_, **__: table)
     assert "reason" in ask(own, facts).facts["inversion"]
 
 
