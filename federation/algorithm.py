@@ -34,7 +34,9 @@ class Algorithm(Protocol):
         ...
 
     def network(self, task: Task) -> nn.Module:
-        """The network that a site trains, the same at all sites. The coordinator builds one to get `initial`."""
+        """The network that a site trains, the same at all sites, except of `own_networks`. The coordinator builds one
+        to get `initial`.
+        """
         ...
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
@@ -85,6 +87,13 @@ def is_averaging(algorithm: Algorithm) -> bool:
     take the mean's place (`federation.merging`). A method declares this by a class attribute `averaging`.
     """
     return _declares(algorithm, "averaging")
+
+
+def allows_own_networks(algorithm: Algorithm) -> bool:
+    """Whether hospitals may have networks of unlike shapes: nothing is read of another's but what `Task.shared` names.
+    A method declares this by a class attribute `own_networks`.
+    """
+    return _declares(algorithm, "own_networks")
 
 
 def sends_gradient_sums(algorithm: Algorithm) -> bool:

@@ -23,6 +23,7 @@ class Local:
     """w_k <- descent on site k alone; nothing is sent after the common start, nothing is replied."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    own_networks: ClassVar = True
 
     name: Literal["local", "central"] = "local"
 
@@ -45,4 +46,5 @@ class Local:
         return state
 
     def model(self: object, site: Site, received: Message, memory: Memory) -> Params:
-        return section(memory.tensors, "model") or section(received.tensors, "model")
+        own = section(memory.tensors, "model")
+        return own or site.task.complete(section(received.tensors, "model"))

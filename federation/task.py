@@ -75,6 +75,8 @@ class Task:
     frozen: tensors that networks use and neither train nor send, as the text transformer of `federation.models.clip`.
     ordered: whether each class is more than the one before it, as grades are; then losses know the order.
     smoothing: of labels in training losses (`smoothing_term`), never in those of validation. A `Site` sets it.
+    shared: names of the parameters and buffers that the networks of all hospitals have in the same shape, where
+    hospitals have networks of their own; None: all have this one.
 
     Raises:
         ValueError: the model is for another kind of task, or something else than classes has an order or is smoothed.
@@ -88,6 +90,7 @@ class Task:
     frozen: Params | None = field(default=None, compare=False, repr=False)
     ordered: bool = False
     smoothing: float = 0.0
+    shared: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         model_kind: Kind = getattr(self.model, "kind", "classification")
@@ -157,6 +160,14 @@ class Task:
         """A new network, initialized from torch's generator, or by `begun`."""
         module = self.give_frozen(self.model.build(inputs=self.inputs, classes=self.classes))
         return module if self.begun is None else loaded(module, {**module.state_dict(), **self.begun})
+
+    def complete(self, params: Params) -> Params:
+        """Parameters of a network, with new ones for those that are missing, where hospitals have networks of their own
+        and the coordinator can send no others than those of `shared`.
+        """
+        if self.shared is None:
+            return params
+        return {**self.network().state_dict(), **params}
 
     def give_frozen(self, module: nn.Module) -> nn.Module:
         """A network of this task's model, with the frozen tensors of the task."""

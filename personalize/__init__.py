@@ -8,6 +8,7 @@ from federation.registry import Group
 from personalize.adaptation_rotation import FedTurns
 from personalize.apfl import Apfl
 from personalize.apple import Apple
+from personalize.asymmetric import Asymmetric
 from personalize.cusfl import CusFL
 from personalize.ditto import Ditto
 from personalize.dp_head import DpHead
@@ -32,6 +33,7 @@ from personalize.prompts import ZeroShot
 Personal: TypeAlias = (
     Apfl
     | Apple
+    | Asymmetric
     | CusFL
     | Ditto
     | DpHead

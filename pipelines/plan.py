@@ -83,6 +83,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument(
         "--small", action="store_true", help="for a processor alone: 1 GiB, narrow, 40 rounds of 25 steps"
     )
+    made.add_argument("--each", action="store_true", help="also a plan for each hospital, by its own studies alone")
     made.add_argument("--ct", action="store_true", help="images are CT (DICOM headers say so, NIfTI files do not)")
     add_transport_arguments(made)
     return made

@@ -34,7 +34,7 @@ from privacy.release.gate import Refused
 def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:
     """The settings of a run that a site needs: see `pipelines.hospital.opening.parse_opening`."""
     config = world.config
-    task, method = config.task_of(label), config.train.methods[label]
+    task, method = config.task_of(label, None if site == CENTRAL else site), config.train.methods[label]
     work = override_settings(config.train.work, config.train.method_work.get(label, {}))
     changes = any(each.rate != Rate() for each in (work, *(config.work(label, name) for name in config.sites)))
     return {
@@ -43,6 +43,7 @@ def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str,
         "model": to_plain(task.model),
         "inputs": list(task.inputs),
         "classes": task.classes,
+        **({} if task.shared is None else {"shared": [*task.shared]}),
         **_target_facts(config, site),
         "work": to_plain(work),
         **({"rounds": method_schedule(method, config.train.schedule).rounds} if changes else {}),

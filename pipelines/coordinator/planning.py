@@ -23,7 +23,7 @@ from pipelines.loader.document import ConfigError, Document, parse_document, ren
 from pipelines.loader.files import find_file
 from pipelines.loader.validation import validate_settings
 from pipelines.planning.draft import Source, write_plan
-from pipelines.planning.fingerprint import merge_fingerprints
+from pipelines.planning.fingerprint import Common, merge_fingerprints
 from pipelines.planning.rules import NoPlan
 from pipelines.planning.settings import CT, SMALL, Effort, Plan, plan_settings
 from pipelines.runs.exits import Exit, print_error
@@ -61,13 +61,16 @@ def plan_command(options: argparse.Namespace, console: Console, ask_far: AskFar 
             config = check_config(document)
             build_question(config)
             _check_route(config)
+            _check_own_plans(config, each=options.each)
             prints = gather_fingerprints(config, command=options.command)
         else:
             config = validate_settings(document, Config)
             build_question(config)
             _check_route(config)
+            _check_own_plans(config, each=options.each)
             prints = parse_json(json.loads(ask_far(document, run_options, console)))
-        text, plan = draft_plan(config, prints, effort, source=_describe_source(options), is_ct=options.ct)
+        source = _describe_source(options)
+        text, plan = draft_plan(config, prints, effort, source=source, is_ct=options.ct, each=options.each)
     except NoPlan as error:
         return print_error(str(error), Exit.CONFIG, console, as_json=False)
     except FarFailed as error:
@@ -84,9 +87,10 @@ def plan_command(options: argparse.Namespace, console: Console, ask_far: AskFar 
 
 
 def draft_plan(
-    config: Config, prints: Fingerprints, effort: Effort, *, source: Source, is_ct: bool = False
+    config: Config, prints: Fingerprints, effort: Effort, *, source: Source, is_ct: bool = False, each: bool = False
 ) -> tuple[str, Plan]:
-    """The text of the planned configuration, and the plan. is_ct: a person says so, whatever headers say.
+    """The text of the planned configuration, and the plan. is_ct: a person says so, whatever headers say. each: also a
+    plan for each hospital, by its figures alone.
 
     Raises:
         NoPlan: nobody answered, hospitals' images differ in kind, or the memory holds no patch.
@@ -100,7 +104,28 @@ def draft_plan(
     common = merge_fingerprints(prints.replies)
     common = replace(common, modality=CT) if is_ct else common
     plan = plan_settings(common, images, len(config.task.names), effort)
-    return write_plan(source, plan, common, prints.replies, prints.refusals), plan
+    own_plans = plan_each(config, prints, common, effort) if each else {}
+    return write_plan(source, plan, common, prints.replies, prints.refusals, own_plans), plan
+
+
+def plan_each(config: Config, prints: Fingerprints, common: Common, effort: Effort) -> dict[str, Plan]:
+    """Hospital -> the plan by its own figures; hospitals whose figures are too noisy keep the plan of all.
+
+    Raises:
+        NoPlan: a hospital's studies give none, or it is a part of a source, which its file names as a whole.
+    """
+    images, plans = config.images, dict[str, Plan]()
+    if parts := [site for site in prints.replies if config.sites[site].part is not None]:
+        raise NoPlan(f"sites: {', '.join(parts)} are dealt out of one source, and have no settings of their own")
+    if not isinstance(images, Volumes | Slices | Pictures):
+        raise NoPlan(f"images: {images.kind} are not planned; volumes, slices and pictures are")
+    for site in common.sites:
+        own = replace(merge_fingerprints({site: prints.replies[site]}), modality=common.modality)
+        try:
+            plans[site] = plan_settings(own, images, len(config.task.names), effort)
+        except NoPlan as error:
+            raise NoPlan(f"{site}: {error}") from error
+    return plans
 
 
 def _check_route(config: Config) -> None:
@@ -109,6 +134,12 @@ def _check_route(config: Config) -> None:
     problems = [f"{label}: {text}" for label, line in lines.items() if (text := find_patch_problem(line.how))]
     if problems:
         raise NoPlan(f"a planned network is trained on patches; in route, {'; '.join(problems)}, or remove it")
+
+
+def _check_own_plans(config: Config, *, each: bool) -> None:
+    """Raises: NoPlan: hospitals have plans of their own, and would keep them beside a new plan for all."""
+    if not each and (sites := [name for name, site in config.sites.items() if site.images or site.model]):
+        raise NoPlan(f"sites: {', '.join(sites)} have plans of their own; say --each, or remove their images and model")
 
 
 def _choose_effort(options: argparse.Namespace) -> Effort:

@@ -72,7 +72,7 @@ def plan_method(config: Config, label: str, site: str) -> Plan:
     evaluations = len(config.sites) if config.evaluate.public else 1
     rounds = count_rounds(config, label, site)
     releases = Releases(rounds, evaluations, config.split.validation > 0)
-    task, method = config.task_of(label), config.method(label, site)
+    task, method = config.task_of(label, site), config.method(label, site)
     return _plan_noise(method, task, config.work(label, site), config.privacy, releases, count_sharing(config, label))
 
 

@@ -49,8 +49,8 @@ from privacy.system_errors import of_machine
 
 ARCHIVE_ERRORS = (Unreachable, Denied, Missing, SettingsError, Arbitrary)
 """Why nothing can be had from an archive."""
-NOT_OF_COHORT = ("policy", "home", "methods", "work", "readers", "veto", "unlabelled")
-"""Settings of a hospital that do not change its cohort."""
+NOT_OF_COHORT = ("policy", "home", "methods", "work", "images", "model", "readers", "veto", "unlabelled")
+"""Settings of a hospital that do not change its cohort; how images are made is asked with it."""
 SELECTED = {"adc": {"ImageType": "ADC"}, "t2w": {"ImageType": "ORIGINAL"}}
 """By a phantom's contrast."""
 

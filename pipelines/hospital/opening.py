@@ -10,7 +10,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from federation.algorithm import Recipient, find_work_problems, recipient_of, sends_gradient_sums
+from federation.algorithm import (
+    Recipient,
+    allows_own_networks,
+    find_work_problems,
+    recipient_of,
+    sends_gradient_sums,
+)
 from federation.conversation import load_memory, load_newest_intact_memory
 from federation.descent import Rate, Work
 from federation.models.clip import Clip
@@ -73,8 +79,9 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
 
     Args:
         facts: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
-        segmentation `target`; `ordered`, if classes are; `findings`, if they are several findings; if networks began
-        with weights `start`: their digest, and on which public pictures they were trained, or that they are of a file;
+        segmentation `target`; `ordered`, if classes are; `findings`, if they are several findings; `shared`, if
+        hospitals have networks of their own: names of what these have in common; if networks began with weights
+        `start`: their digest, and on which public pictures they were trained, or that they are of a file;
         `secure_sum`, if replies are hidden in sums, with `bound`; `rounds`, if the learning rate changes over them;
         `averaged`, if their models are; `figures`, if each round is measured; and `privacy` (None, or the fields of
         `Protection`) with `evaluation_noise`.
@@ -96,7 +103,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         frozen = held_here(hospital, cohort, model) if isinstance(model, Clip) else None
         ordered = facts.get("ordered") is True
         kind = _find_kind(target, classes, are_findings=facts.get("findings") is True)
-        task = Task(model, inputs, classes, kind, frozen=frozen, ordered=ordered)
+        shared = _read_shared(facts)
+        task = Task(model, inputs, classes, kind, frozen=frozen, ordered=ordered, shared=shared)
         check_start(facts)
         how = facts.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
@@ -111,6 +119,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
             raise ValueError(text)
         rounds = whole_of(facts, "rounds", 0)
         problems = [*find_size_problems(algorithm, task, work), *map(str, find_work_problems(algorithm, task, work))]
+        if shared is not None and not allows_own_networks(algorithm):
+            problems.append(f"hospitals have networks of their own, and {algorithm.name} needs the same everywhere")
         if kind == "findings" and work.balance:
             problems.append("it balances classes, and findings have none")
         problems += _find_privacy_problems(protection, algorithm, work, is_hidden=facts.get("secure_sum") is True)
@@ -161,6 +171,20 @@ def _find_kind(target: Target | None, classes: int, *, are_findings: bool) -> Ki
     if are_findings and target is None:
         return "findings"
     return "segmentation" if target is not None else "regression" if classes == 1 else "classification"
+
+
+def _read_shared(facts: Mapping[str, Json]) -> tuple[str, ...] | None:
+    """What the networks of all hospitals have in common; None: all have the same network.
+
+    Raises:
+        TypeError: it is no list of names.
+    """
+    if "shared" not in facts:
+        return None
+    names = facts["shared"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"shared must be a list of names, found {type(names).__name__}")
+    return tuple(map(str, names))
 
 
 def _find_privacy_problems(

@@ -8,6 +8,7 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 import yaml
@@ -16,6 +17,7 @@ from evaluation.wording import format_count
 from pipelines.planning.fingerprint import BEYOND_MEDIAN, Common, Reply, share_of_noise, weight_of
 from pipelines.planning.settings import Line, Plain, Plan
 from pipelines.requests.fingerprint import Measured
+from pipelines.settings.checks.plans import GRID
 
 Node: TypeAlias = yaml.Node
 WIDTH = 46
@@ -23,6 +25,8 @@ WIDTH = 46
 HEAD = "# Planned by "
 LONGEST = 116
 """Of a line with its comment."""
+TOPOLOGY, OWN_WORK = ("patch", "kernels", "strides", "filters"), ("batch", "torchio")
+"""What a hospital's own plan says of the network and of the work; views follow from the patch."""
 AXES = {3: "slices, rows, columns", 2: "rows, columns"}
 
 
@@ -36,17 +40,25 @@ class Source:
 
 
 def write_plan(
-    source: Source, plan: Plan, common: Common, replies: Mapping[str, Reply], refusals: Mapping[str, str]
+    source: Source,
+    plan: Plan,
+    common: Common,
+    replies: Mapping[str, Reply],
+    refusals: Mapping[str, str],
+    own_plans: Mapping[str, Plan] = MappingProxyType({}),
 ) -> str:
     """The text of the planned configuration. replies: hospitals' figures. refusals: codes of hospitals that refused.
+    own_plans: of hospitals that have one of their own, which is written into their settings.
 
     Raises:
         ValueError: the text cannot hold a plan: an anchor that is used elsewhere stands in what is replaced.
     """
-    text = replace_group(_drop_head(source.text), ("images",), format_group("images", plan.images, ""))
-    text = replace_group(text, ("model",), format_group("model", plan.model, ""))
-    text = replace_group(text, ("train", "schedule"), format_group("schedule", plan.schedule, "  "))
-    text = replace_group(text, ("train", "work"), format_group("work", plan.work, "  "))
+    text = replace_group(_drop_head(source.text), ("images",), format_group("images", plan.images))
+    text = replace_group(text, ("model",), format_group("model", plan.model))
+    text = replace_group(text, ("train", "schedule"), format_group("schedule", plan.schedule))
+    text = replace_group(text, ("train", "work"), format_group("work", plan.work))
+    for site, own_plan in own_plans.items():
+        text = _write_own_plan(text, site, own_plan)
     try:
         yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -54,8 +66,19 @@ def write_plan(
             f"{source.file}: with the plan in it, it is no YAML ({error}); name no anchor (&) in images, "
             "model or train that is used elsewhere"
         ) from error
-    head = "".join(map(_wrap_comment, _describe(source, common, replies, refusals)))
+    head = "".join(map(_wrap_comment, _describe(source, common, replies, refusals, [*own_plans])))
     return f"{head}\n{text}"
+
+
+def _write_own_plan(text: str, site: str, plan: Plan) -> str:
+    """The text with a hospital's own plan in its settings: grid, network, batch and views; the rest is the run's."""
+    grid = [line for line in plan.images if line.key in GRID[str(plan.images[0].value)]]
+    network = [line for line in plan.model if line.key in TOPOLOGY]
+    text = replace_group(text, ("sites", site, "images"), format_group("images", grid))
+    text = replace_group(text, ("sites", site, "model"), format_group("model", network))
+    for line in (line for line in plan.work if line.key in OWN_WORK):
+        text = replace_group(text, ("sites", site, "work", line.key), "".join(f"{row}\n" for row in _format_line(line)))
+    return text
 
 
 def _drop_head(text: str) -> str:
@@ -64,7 +87,11 @@ def _drop_head(text: str) -> str:
 
 
 def _describe(
-    source: Source, common: Common, replies: Mapping[str, Reply], refusals: Mapping[str, str]
+    source: Source,
+    common: Common,
+    replies: Mapping[str, Reply],
+    refusals: Mapping[str, str],
+    own_sites: Sequence[str] = (),
 ) -> Iterator[str]:
     """The head: where the plan comes from, the figures of each hospital, and how sure they are."""
     rules = "by the rules of nnU-Net (Isensee et al., Nature Methods 18, 2021)"
@@ -88,6 +115,8 @@ def _describe(
     count = f"{common.studies:.0f} studies of {format_count(len(common.sites), 'hospital', 'hospitals')}"
     shapes = f"spacing {_join(common.spacing)}, shape {_join(common.voxels)} ({axes}; medians of medians)"
     yield f"Together, {count}: {shapes}."
+    if own_sites:
+        yield f"By its own figures {', '.join(own_sites)} each has a plan of its own, in its settings under sites."
     if not all(isinstance(replies[site], Measured) for site in common.sites):
         yield f"Where no larger percentile is known, the grid covers {BEYOND_MEDIAN:g} times the median."
 
@@ -130,16 +159,18 @@ def _join(values: Sequence[float]) -> str:
     return " x ".join(f"{value:.4g}" for value in values)
 
 
-def format_group(key: str, lines: Sequence[Line], indent: str) -> str:
+def format_group(key: str, lines: Sequence[Line]) -> str:
     """A group of settings as YAML, a setting a line, each with its reason."""
-    rows = [f"{indent}{key}:"]
-    for line in lines:
-        if isinstance(line.value, list) and line.value and isinstance(line.value[0], Line):
-            rows.append(_add_comment(f"{indent}  {line.key}:", line.reason))
-            rows += [_add_comment(f"{indent}    - {format_flow(each.value)}", each.reason) for each in line.value]
-        else:
-            rows.append(_add_comment(f"{indent}  {line.key}: {format_flow(line.value)}", line.reason))
-    return "\n".join(rows) + "\n"
+    return "".join(f"{row}\n" for row in (f"{key}:", *(row for line in lines for row in _format_line(line, "  "))))
+
+
+def _format_line(line: Line, indent: str = "") -> Iterator[str]:
+    """A setting with its reason; a list of settings a line each."""
+    if isinstance(line.value, list) and line.value and isinstance(line.value[0], Line):
+        yield _add_comment(f"{indent}{line.key}:", line.reason)
+        yield from (_add_comment(f"{indent}  - {format_flow(each.value)}", each.reason) for each in line.value)
+    else:
+        yield _add_comment(f"{indent}{line.key}: {format_flow(line.value)}", line.reason)
 
 
 def _add_comment(text: str, reason: str) -> str:
@@ -172,35 +203,49 @@ def format_flow(value: Plain) -> str:
 
 
 def replace_group(text: str, path: tuple[str, ...], group: str) -> str:
-    """The text with a group in the place of what stands at this path, or at its end if nothing does; comments above it
-    stay.
+    """The text with a group in the place of what stands at this path, or beside what is there if nothing does; comments
+    above it stay.
 
-    path: one key, or a key and one of its own. group: whole lines, indented.
+    path: keys, from the outermost in. group: whole lines; they are indented as the place needs.
 
     Raises:
-        ValueError: the path's first key holds no group.
+        ValueError: a key on the way holds no group of its own.
     """
-    root = yaml.compose(text)
-    if not isinstance(root, yaml.MappingNode):
+    node, column, group = yaml.compose(text), 0, textwrap.dedent(group)
+    if not isinstance(node, yaml.MappingNode):
         raise ValueError("a configuration is a group of settings")
-    pair = _find_pair(root, path[0])
-    if len(path) == 1:
-        return _add_end(text, group) if pair is None else _splice(text, *pair, group)
+    for depth, name in enumerate(path[:-1]):
+        pair = _find_pair(node, name)
+        if pair is None:
+            nested = group
+            for key in reversed(path[depth:-1]):
+                nested = f"{key}:\n{textwrap.indent(nested, '  ')}"
+            return _add_lines(text, node, nested, column)
+        key_node, value = pair
+        if not isinstance(value, yaml.MappingNode) or value.start_mark.index < key_node.end_mark.index:
+            raise ValueError(f"{'.'.join(path[: depth + 1])} must hold a group of settings, written out")
+        if value.flow_style:  # written over several lines first: comments need them
+            rest = {each.value: text[inner.start_mark.index : inner.end_mark.index] for each, inner in value.value}
+            lines = "".join(f"  {each}: {' '.join(inner.split())}\n" for each, inner in rest.items())
+            block = textwrap.indent(f"{name}:\n{lines}", " " * column)
+            return replace_group(_splice(text, key_node, value, block), path, group)
+        node, column = value, value.start_mark.column
+    pair = _find_pair(node, path[-1])
     if pair is None:
-        return _add_end(text, f"{path[0]}:\n{group}")
-    key, value = pair
-    if not isinstance(value, yaml.MappingNode):
-        raise ValueError(f"{path[0]} must hold a group of settings")
-    if value.flow_style:  # written over several lines first: comments need them
-        rest = {name.value: text[each.start_mark.index : each.end_mark.index] for name, each in value.value}
-        lines = "".join(f"  {name}: {' '.join(each.split())}\n" for name, each in rest.items())
-        return replace_group(_splice(text, key, value, f"{path[0]}:\n{lines}"), path, group)
-    column = value.start_mark.column
-    shifted = "".join(f"{' ' * (column - 2)}{line}" for line in group.splitlines(keepends=True))
-    if (inner := _find_pair(value, path[1])) is not None:
-        return _splice(text, *inner, shifted)
-    start = text.rindex("\n", 0, value.start_mark.index) + 1
-    return text[:start] + shifted + text[start:]
+        return _add_lines(text, node, group, column)
+    return _splice(text, *pair, textwrap.indent(group, " " * column))
+
+
+def _add_lines(text: str, node: yaml.MappingNode, group: str, column: int) -> str:
+    """The text with more lines in a group: before its first and the comments above it, or, in the outermost, at the
+    end.
+    """
+    if column == 0:
+        return f"{text.rstrip()}\n\n{group}"
+    start = text.rindex("\n", 0, node.start_mark.index) + 1
+    while (above := text[: start - 1].rpartition("\n")[2]).lstrip().startswith("#"):
+        start -= len(above) + 1
+    return text[:start] + textwrap.indent(group, " " * column) + text[start:]
 
 
 def _find_pair(node: yaml.MappingNode, name: str) -> tuple[Node, Node] | None:
@@ -221,8 +266,3 @@ def _content_end(node: Node) -> int:
         last = node.value[-1]
         return _content_end(last[1] if isinstance(last, tuple) else last)
     return int(node.end_mark.index)
-
-
-def _add_end(text: str, group: str) -> str:
-    """The text with a group at its end."""
-    return f"{text.rstrip()}\n\n{group}"

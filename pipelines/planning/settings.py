@@ -212,7 +212,8 @@ def _list_images(common: Common, images: AnyPlanned, grid: Grid, sides: tuple[in
         else (f"pixels are square here: geometric mean of the medians of rows, {rows:g}, and columns, {columns:g}")
     )
     yield Line("spacing_mm", grid.target.spacing[-1], in_plane)
-    covered = f"covers {max(common.cover[-2:]):.4g} mm, what 95 % of studies need in every hospital"
+    where = " in every hospital" if len(common.sites) > 1 else ""
+    covered = f"covers {max(common.cover[-2:]):.4g} mm, what 95 % of studies need{where}"
     yield Line("size", sides[-1], covered + _rounded_words(max(grid.cover[-2:]), sides[-1], SIZE[1]))
     if isinstance(images, Volumes):
         coarse = (

@@ -14,6 +14,7 @@ from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.settings_error import Problem, refuse
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
+OF_THE_RUN = "a hospital's own plan stands in the run, whose coordinator must know the network"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,8 @@ class Place:
             for key, value, why in (
                 ("home", self.site.home, "root is the hospital's own folder already"),
                 ("part", self.site.part, "dealing out one source is for simulations"),
+                ("images", self.site.images or None, OF_THE_RUN),
+                ("model", self.site.model or None, OF_THE_RUN),
             )
             if value is not None
         ]

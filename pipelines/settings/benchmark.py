@@ -88,7 +88,7 @@ class BenchmarkSettings:
         problems += [
             Problem(("sites", name, key), "is for training, and nothing is trained here; remove it")
             for name, site in self.sites.items()
-            for key in ("methods", "work")
+            for key in ("methods", "work", "images", "model")
             if getattr(site, key)
         ]
         refuse(problems)

@@ -13,6 +13,7 @@ from federation.models import AnyModel, NamedModel, OnFeatures
 from federation.models.clip import Clip
 from federation.task import Task
 from personalize import AnyAlgorithm
+from personalize.asymmetric import list_shared
 from pipelines.data.clip_file import find_clip_tensors
 from pipelines.data.images import AnyImages, Slices
 from pipelines.loader.overrides import override_settings
@@ -26,6 +27,7 @@ from pipelines.settings.checks import (
     merging,
     methods,
     partition,
+    plans,
     privacy,
     public_pictures,
     route,
@@ -45,7 +47,7 @@ from pipelines.settings.learning import NO_TRAINING, Audits, Evaluation, Split, 
 from pipelines.settings.privacy import AnyPrivacy
 from pipelines.settings.public_pictures import PublicPictures
 from pipelines.settings.route import Route
-from pipelines.settings.run_settings import RunSettings, select_model
+from pipelines.settings.run_settings import RunSettings, has_own_plans, select_model
 from pipelines.settings.sites import SiteSettings
 from pipelines.settings.task import AnyTask, Classification
 from pipelines.settings.track import Track
@@ -121,6 +123,7 @@ class Config:
 
     def __post_init__(self) -> None:
         refuse(run.find_missing_model(self))  # without it nothing else can be checked
+        refuse(plans.find_plan_problems(self))
         problems: list[Problem] = []
         try:
             object.__setattr__(self, "sites", partition.expand_parts(self.sites))
@@ -154,18 +157,37 @@ class Config:
         scored = self.harmonize is not None and self.harmonize.score.release == "dp"
         return self.privacy != "none" or noised or scored or any(how.private for how in syntheses)
 
-    def model_of(self, label: str) -> AnyModel:
-        """The model settings of one method; classes of a Clip model are in the order of the task's classes."""
+    def images_of(self, site: str) -> AnyImages:
+        """What examples are at a hospital: the run's, with its own grid if it has one."""
+        return override_settings(self.images, self.sites[site].images) if self.sites[site].images else self.images
+
+    def model_of(self, label: str, site: str | None = None) -> AnyModel:
+        """The model settings of one method, at a hospital with the fields of its own plan; classes of a Clip model are
+        in the order of the task's classes.
+        """
         model = select_model(self, label)
+        if site is not None and self.sites[site].model:
+            model = override_settings(model, self.sites[site].model)
         if not isinstance(model, Clip) or set(model.classes) != set(self.task.names):
             return model
         return replace(model, classes={name: model.classes[name] for name in self.task.names})
 
-    def task_of(self, label: str) -> Task:
-        """The task for one method, as it is sent to all sites."""
-        model_settings, classes = self.model_of(label), len(self.task.names)
+    def task_of(self, label: str, site: str | None = None) -> Task:
+        """The task for one method, as it is sent to a hospital: the same for all, or the hospital's own where hospitals
+        have plans of their own. Without a name it is that of the first hospital.
+        """
+        if not has_own_plans(self):
+            return self._build_task(label, None)
+        tasks = {name: self._build_task(label, name) for name in self.sites}
+        task = tasks[next(iter(tasks)) if site is None else site]
+        return task if len({*tasks.values()}) == 1 else replace(task, shared=list_shared(tasks.values()))
+
+    def _build_task(self, label: str, site: str | None) -> Task:
+        """The task for one method at a hospital, or as the run says it, without what hospitals share of it."""
+        model_settings, classes = self.model_of(label, site), len(self.task.names)
         model = make_portable_model(model_settings)
-        inputs = (model.width,) if isinstance(model, OnFeatures) else self.images.inputs
+        images = self.images if site is None else self.images_of(site)
+        inputs = (model.width,) if isinstance(model, OnFeatures) else images.inputs
         frozen = find_clip_tensors(model_settings) if isinstance(model_settings, Clip) else None
         return Task(model, inputs, classes, self.task.kind, frozen=frozen, ordered=self.task.ordered)
 

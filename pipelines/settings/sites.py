@@ -87,6 +87,8 @@ class SiteSettings:
     home: str | None = None
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     work: Mapping[str, Any] = field(default_factory=dict)
+    images: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
     max_rejected: float = 0.2
     exclude: tuple[str, ...] = ()
     test: tuple[str, ...] = ()

@@ -146,6 +146,8 @@ OTHER: dict[str, Any] = {
     "home": "home",
     "methods": {"fedprox": {"mu": 1.0}},
     "work": {"lr": 0.1},
+    "images": {"size": 32},
+    "model": {"patch": [8, 8]},
     "readers": 3,
     "veto": Limits(),
     "unlabelled": True,

@@ -15,6 +15,7 @@ from pipelines.coordinator.spaces import find_cohort_complaint
 from pipelines.coordinator.witness import build_surveys
 from pipelines.coordinator.world import World
 from pipelines.data.images import Features, Target
+from pipelines.loader.validation import to_plain
 from pipelines.requests.ingest import INGEST, Counted, CountedOnce, Ingest
 from pipelines.requests.moments import MOMENTS, ReadFeatures
 from pipelines.requests.survey import SURVEY
@@ -37,7 +38,12 @@ class UnusableCohort(RuntimeError):
 
 def settings(world: World) -> Json:
     """Settings that change the result, besides the hospitals' files and settings, which `outside` covers."""
-    return to_facts(_build_question(world.config))
+    grids: dict[str, Json] = {
+        site: to_plain(world.config.images_of(site))
+        for site, settings_of_site in world.config.sites.items()
+        if settings_of_site.images
+    }
+    return {**to_facts(_build_question(world.config)), **({"grids": grids} if grids else {})}
 
 
 def _build_question(config: Config) -> Ingest:
@@ -101,7 +107,10 @@ def _count_patients(world: World) -> dict[str, Counts]:
         question = _with_scale(world, name, question, make_counter(step, 2 * len(sites)))
         report_site = make_counter(step, 2 * len(sites), len(sites))
         replies = world.ask_each(
-            INGEST, dict.fromkeys(sites, name), world.same_for_all(question), report_site=report_site
+            INGEST,
+            dict.fromkeys(sites, name),
+            {site: replace(question, images=world.config.images_of(site)) for site in sites},
+            report_site=report_site,
         )
         for sentence in _describe_odd_classes(world.config, replies):
             print_remark(sentence)

@@ -16,7 +16,7 @@ from federation.membership import is_separable, regroup_sites
 from federation.merging import MEAN
 from federation.notices import find_outliers
 from federation.outcome import Outcome, load_outcome
-from federation.parameters import count_values, section
+from federation.parameters import count_values, section, select_parameters
 from federation.pretraining import start_task_with
 from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters, rehearse_forms
@@ -36,9 +36,11 @@ from pipelines.requests.ingest import Counted, CountedOnce
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import DiskFolder, digest_json, short_digest
+from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW
 from pipelines.settings.image_spaces import image_space, start_name
 from pipelines.settings.learning import list_trainings, name_training
+from pipelines.settings.run_settings import has_own_plans
 from privacy.message import Json, Malformed, Message, Params, as_list, from_bytes
 
 VERSION = 14
@@ -52,7 +54,12 @@ def settings(world: World) -> Json:
     """Settings that change the result: everything about training, and each site's own part of it."""
     config = world.config
     sites: dict[str, Json] = {
-        name: {"methods": to_plain(dict(site.methods)), "work": to_plain(dict(site.work))}
+        name: {
+            "methods": to_plain(dict(site.methods)),
+            "work": to_plain(dict(site.work)),
+            **({"images": to_plain(dict(site.images))} if site.images else {}),
+            **({"model": to_plain(dict(site.model))} if site.model else {}),
+        }
         for name, site in config.sites.items()
     }
     averaged: list[Json] = [label for label in config.train.methods if is_averaged(config, label)]
@@ -217,7 +224,7 @@ def train_method(
         engine,
         algorithm,
         run=name,
-        initial=initial,
+        initial=select_parameters(initial, lambda name: task.shared is None or name in task.shared),
         opening=openings,
         forms=forms,
         schedule=config.train.schedule,
@@ -442,11 +449,20 @@ def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start 
         "public": public,
         **task_facts(config),
         **({} if begin is None else {"start": begin.told}),
+        **_identify_plans(config, label, sites),
         **({"secure_sum": True} if config.train.secure_sum else {}),
         **({"averaged": True} if is_averaged(config, label) else {}),
         **({} if (rule := config.train.rule_of(label)).name == MEAN.name else {"merge": to_plain(rule)}),
         "cohorts": {site: [cohort.cohort, cohort.sha256] for site, cohort in cohorts.items()},
     }
+
+
+def _identify_plans(config: Config, label: str, sites: Sequence[str]) -> dict[str, Json]:
+    """The networks of hospitals with plans of their own; empty where all have the same."""
+    if not has_own_plans(config):
+        return {}
+    tasks = {site: config.task_of(label, site) for site in sites}
+    return {"plans": {site: [to_plain(task.model), list(task.inputs)] for site, task in tasks.items()}}
 
 
 def intact(world: World, artifact: Path) -> str | None:

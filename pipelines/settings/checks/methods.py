@@ -57,10 +57,10 @@ def problems(run: RunSettings) -> list[Problem]:
 def _work_problems(run: RunSettings, label: str, site: str, work: Work) -> list[Problem]:
     """Problems of local work that a method or the task cannot have."""
     try:
-        method, task = run.method(label, site), run.task_of(label)
+        method, task = run.method(label, site), run.task_of(label, site)
     except ValueError:
         return []  # other checks report it
-    wrong = find_work_problems(method, task, work, pixel_spacing(run.images))
+    wrong = find_work_problems(method, task, work, pixel_spacing(run.images_of(site)))
     return [problem.within("train", "work") for problem in wrong]
 
 
@@ -107,7 +107,7 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
             )
             continue
         for site in run.sites:
-            yield from _site_form_problems(run, label, site, task)
+            yield from _site_form_problems(run, label, site, run.task_of(label, site))
 
 
 def _site_form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[Problem]:

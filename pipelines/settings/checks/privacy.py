@@ -52,7 +52,7 @@ def _method_problems(run: RunSettings) -> Iterator[Problem]:
         if method.name == "central":
             yield Problem(where, "pools images, which no epsilon covers; remove it")
         elif is_buildable(run.task_of(label)) and (
-            sentence := find_unfit_parts(build_network(method, run.task_of(label)))
+            sentence := find_unfit_parts(build_network(method, run.task_of(label)))  # norms are the same everywhere
         ):
             yield Problem(where, f"cannot be trained privately: {', '.join(sentence)}")
     for label, _, work in list_works(run):

@@ -29,7 +29,7 @@ def test_one_group_is_replaced_and_no_other_value_changes(path, place) -> None:
     text = path.read_text()
     before, after = (
         yaml.safe_load(text),
-        yaml.safe_load(replace_group(text, place, format_group(place[-1], LINES, "  " * (len(place) - 1)))),
+        yaml.safe_load(replace_group(text, place, format_group(place[-1], LINES))),
     )
     expected: Any = before
     for key in place[:-1]:
@@ -41,7 +41,7 @@ def test_one_group_is_replaced_and_no_other_value_changes(path, place) -> None:
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_comments_outside_of_what_is_replaced_stay(path) -> None:
     text = path.read_text()
-    changed = replace_group(text, ("images",), format_group("images", LINES, ""))
+    changed = replace_group(text, ("images",), format_group("images", LINES))
     data = yaml.compose(text)
     lines = {value.start_mark.line for key, value in data.value if key.value == "images"}
     (line,) = lines
