@@ -1,4 +1,4 @@
-"""Hospitals with grids and networks of their own: from files to masks, what leaves, what is refused, what is planned."""
+"""Hospitals with grids and networks of their own: from files to masks, what leaves, is refused, and is planned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from test_planned_run import SETTINGS
+from planned_settings import SETTINGS
 
 from federation.conversation import load_newest_memory, load_stored_reply
 from federation.parameters import section
@@ -154,8 +154,8 @@ def test_without_plans_of_its_own_a_task_is_the_same_with_and_without_a_hospital
         (("evaluate", "public"), True, "evaluate.public: true scores each model at every hospital"),
         (("train", "secure_sum"), True, "train.secure_sum: hides replies"),
         (("evaluate", "window"), [4, 16, 16], "evaluate.window: is one size"),
-        (("sites", "b", "images"), {"values": "adc"}, "sites.b.images.values must be the same at all hospitals"),
-        (("sites", "b", "images"), {"size": 4}, "sites.b.images.size must be"),
+        (("sites", "b", "images"), {"values": "adc"}, "sites.b.images.values: must be the same at all hospitals"),
+        (("sites", "b", "images"), {"size": 4}, "sites.b.images.size: must be"),
         (("sites", "b", "model"), {"name": "unet"}, "sites.b.model.name: names the network"),
         (("sites", "b", "model"), {"filters": [8]}, "sites.b.model"),
         (("sites", "b", "model"), {"depth": 3}, "sites.b.model.depth"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from planned_settings import MODEL, SETTINGS
 
 from federation.models.planned import PlannedModule
 from pipelines.data.pseudonym import make_pseudonym
@@ -25,50 +26,7 @@ from pipelines.predict import main as predict
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.settings.config import Config
-from pipelines_settings import BASE
 from privacy.message import from_bytes
-
-MODEL = {
-    "name": "planned",
-    "patch": [4, 16, 16],
-    "kernels": [[1, 3, 3], [3, 3, 3], [3, 3, 3]],
-    "strides": [[1, 1, 1], [1, 2, 2], [2, 2, 2]],
-    "filters": [8, 8, 8],
-}
-WORK = {
-    "optimizer": "sgd",
-    "momentum": 0.9,
-    "nesterov": True,
-    "lr": 0.02,
-    "rate": {"name": "polynomial"},
-    "batch": 2,
-    "epochs": None,
-    "steps": 2,
-    "foreground": 0.33,
-    "torchio": [{"name": "noise", "std": 0.1, "p": 0.5}],
-}
-SETTINGS = {
-    **BASE,
-    "sites": {
-        name: {
-            **site,
-            "work": {},
-            "source": {**site["source"], "patients": 8, "slices": 4, "damaged": 0},
-            "policy": {"pooling": True},
-        }
-        for name, site in BASE["sites"].items()
-    },
-    "task": {"kind": "segmentation", "target": "gland"},
-    "images": {"kind": "volumes", "size": 24, "spacing_mm": 3.0, "depth": 4, "depth_mm": 4.0, "centre": "image"},
-    "model": MODEL,
-    "train": {
-        "schedule": {"rounds": 2},
-        "work": WORK,
-        "methods": {n: {"name": n} for n in ("local", "fedavg", "fenda", "central")},
-    },
-    "evaluate": {"copies": 5, "reference": "local"},
-    "audit": {"membership": False},
-}
 
 
 @pytest.fixture(scope="module")
