@@ -75,6 +75,7 @@ def planned() -> Tables:
     return {
         **made_by("studies.planned").tables(read_measured("planned")),
         **made_by("studies.beside_nnunet").tables(read_measured("beside_nnunet")),
+        **made_by("studies.own_plans").tables(read_measured("own_plans")),
     }
 
 
