@@ -16,6 +16,7 @@ from planned_settings import SETTINGS
 
 from federation.conversation import load_newest_memory, load_stored_reply
 from federation.parameters import section
+from pipelines.export import main as export
 from pipelines.hospital.opening import parse_opening
 from pipelines.hospital.segmentation import read_patient_scores
 from pipelines.loader.document import ConfigError, read_yaml, render
@@ -36,7 +37,7 @@ from small_site import hospital as make_hospital
 OWN = {
     "images": {"spacing_mm": 4.5, "size": 16},
     "model": {
-        "patch": [4, 16, 16],
+        "patch": [4, 8, 16],
         "kernels": [[3, 3, 3], [3, 3, 3]],
         "strides": [[1, 1, 1], [1, 2, 2]],
         "filters": [8, 8],
@@ -119,6 +120,22 @@ def test_masks_of_new_studies_are_on_each_studys_grid_whatever_the_plan(run, tmp
             study = grids[mask.name.split(".")[0]]
             assert nibabel.load(mask).shape == study.shape
             assert np.allclose(nibabel.load(mask).affine, study.affine, atol=1e-4)
+
+
+def test_an_exported_file_takes_the_patches_of_its_hospitals_plan(run, tmp_path):
+    import onnx
+
+    for site, patch in (("a", [4, 16, 16]), ("b", [4, 8, 16])):
+        model = run / "sites" / site / "ready" / "asymmetric.safetensors"
+        assert export([str(model), "--onnx", "--out", str(tmp_path / site)]) == Exit.OK
+        graph = onnx.load(tmp_path / site / "asymmetric.onnx").graph
+        assert [side.dim_value for side in graph.input[0].type.tensor_type.shape.dim][1:] == [1, *patch]
+
+
+def test_a_hospital_on_its_own_machine_may_have_a_plan_that_the_run_says():
+    settings = own_settings()
+    settings["sites"]["b"] = {"source": {"kind": "elsewhere"}, **OWN}
+    assert accept(settings).task_of("asymmetric", "b").inputs == (1, 4, 16, 16)
 
 
 def test_the_same_settings_change_nothing_and_another_plan_trains_anew(run, monkeypatch):
