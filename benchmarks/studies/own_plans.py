@@ -6,12 +6,12 @@ Every figure is kept in benchmarks/measured/own_plans.json; `python -m benchmark
 writes the tables.
 
 Three phantom hospitals with scanners D, E and L. `thin` has 10 slices 3.6 mm apart of 1.5 mm pixels, `thick` means of
-two slices, and `coarse` means of four pixels. Each has four training patients, and white noise as strong as the image's
-own deviation, so that there is something to win from others. Twelve others are tested; a seed draws other patients. The
-lines take the same patients and as many steps: `EPOCHS` times `ITERATIONS` at each hospital, by `consilium plan
---small` for all, or with `--each`, each with the batch of its plan. Dice of each test patient by masks on the patient's
-own grid, as `predict` writes them; the last round's models. Settings were written down before the first figure, the
-budget by the time of a processor, and no others were tried.
+two slices, and `coarse` means of four pixels. Each has four training patients, and white noise as strong as the
+image's own deviation, so that there may be something to win from others. Twelve others are tested; a seed draws other
+patients. The lines take the same patients and as many steps: `EPOCHS` times `ITERATIONS` at each hospital, by
+`consilium plan --small` for all, or with `--each`, each with the batch of its plan. Dice of each test patient by masks
+on the patient's own grid, as `predict` writes them; the last round's models. Settings were written down before the
+first figure, the budget by the time of a processor, and no others were tried.
 """
 
 from __future__ import annotations
