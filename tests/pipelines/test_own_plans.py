@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from made_up_studies import noised, told
 from planned_settings import SETTINGS
 
 from federation.conversation import load_newest_memory, load_stored_reply
 from federation.parameters import section
+from pipelines.coordinator.fingerprint import Fingerprints
+from pipelines.coordinator.planning import draft_plan
 from pipelines.export import main as export
 from pipelines.hospital.opening import parse_opening
 from pipelines.hospital.segmentation import read_patient_scores
@@ -24,6 +27,8 @@ from pipelines.loader.validation import validate_settings
 from pipelines.models.answers import predict_classes
 from pipelines.models.file import read_ready
 from pipelines.plan import main as plan
+from pipelines.planning.draft import Source
+from pipelines.planning.settings import SMALL
 from pipelines.predict import main as predict
 from pipelines.remote.site_config import Place
 from pipelines.run import main
@@ -186,8 +191,8 @@ def test_what_does_not_go_with_plans_of_their_own_is_refused_with_its_remedy(whe
     for key in where[:-1]:
         group = group[key]
     group[where[-1]] = value
-    told = " ".join(refuse(settings).split())
-    assert words in told, told
+    said = " ".join(refuse(settings).split())
+    assert words in said, said
 
 
 def test_networks_of_unlike_widths_share_a_bias_of_the_classes_alone():
@@ -200,8 +205,8 @@ def test_a_hospitals_own_file_says_no_plan_because_the_coordinator_must_know_it(
     place = {"name": "a", "kit": "kit", "root": "root", "site": {**SETTINGS["sites"]["a"], **OWN}}
     with pytest.raises(ConfigError) as caught:
         validate_settings(read_yaml(yaml.safe_dump(place), environment={}), Place)
-    told = " ".join(render(caught.value, "site.yaml").split())
-    assert "site.images: a hospital's own plan stands in the run" in told and "site.model: a hospital's own" in told
+    said = " ".join(render(caught.value, "site.yaml").split())
+    assert "site.images: a hospital's own plan stands in the run" in said and "site.model: a hospital's own" in said
 
 
 @pytest.mark.parametrize(("method", "is_refused"), [("asymmetric", False), ("local", False), ("fedavg", True)])
@@ -283,3 +288,19 @@ def test_parts_of_one_source_have_no_plan_of_their_own(tmp_path, monkeypatch, ca
     path = ask(tmp_path, sites={"a": {"source": source, "part": {"kind": "even", "of": 2}}})
     assert plan([str(path), "--small", "--each"]) == Exit.CONFIG
     assert "a-1, a-2 are dealt out of one source" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_hospital_that_refused_or_is_too_noisy_keeps_the_plan_of_all():
+    settings = own_settings()
+    settings["images"] = {"kind": "volumes", "values": "standardized", "centre": "image"}
+    settings["model"] = {"name": "unet", "width": 4, "levels": 2}
+    settings["train"]["work"] = {}
+    for site in ("a", "b"):
+        settings["sites"][site] = {"source": {**SETTINGS["sites"]["a"]["source"], "seed": ord(site)}}
+    settings["sites"]["c"] = {"source": {**SETTINGS["sites"]["a"]["source"], "seed": 9}}
+    config, sure = accept(settings), told([((3.0, 0.5, 0.5), (20, 300, 320))] * 6)
+    prints = Fingerprints({"a": sure, "b": noised(20, 11.0, spacing=6.0)}, {"c": "policy"})
+    source = Source(file="x.yaml", text=yaml.safe_dump(settings), command="plan")
+    planned = yaml.safe_load(draft_plan(config, prints, SMALL, source=source, each=True)[0])
+    assert {site for site, each in planned["sites"].items() if "images" in each or "model" in each} == {"a"}
+    assert planned["images"]["depth_mm"] == planned["sites"]["a"]["images"]["depth_mm"] == 3.0
