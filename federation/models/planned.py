@@ -4,8 +4,8 @@ Isensee, Jaeger, Kohl, Petersen, Maier-Hein: nnU-Net: a self-configuring method 
 segmentation, Nature Methods 18, 2021. Blocks are MONAI's (those of its DynUNet). As in nnU-Net's own network
 (PlainConvUNet), each stage has two convolutions, of which the first halves the axes that `strides` names, each with a
 norm and a leaky ReLU; transposed convolutions double them again, and the upward path has the kernels of its own
-resolution, where DynUNet has those of the stage below. Differences from nnU-Net: losses of deep supervision are those
-of each example, not of the batch; convolutions before a norm have no bias.
+resolution, where DynUNet has those of the stage below. Weights begin as in nnU-Net. Differences from nnU-Net: losses
+are those of each example, where nnU-Net's Dice loss in 2-D is of the batch; convolutions before a norm have no bias.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from privacy.settings_error import Problem, refuse
 
 Sides: TypeAlias = tuple[int, ...]
 GROUPS = 8
+SLOPE = 0.01  # of the leaky ReLU
 WIDEST, MOST_STAGES, LARGEST_PATCH = 2048, 10, 2**25
 
 
@@ -148,7 +149,7 @@ class PlannedModule(nn.Module):
         super().__init__()
         axes, stages = len(plan.patch), len(plan.filters)
         norm = ("group", {"num_groups": GROUPS}) if plan.norm == "group" else (plan.norm, {"affine": True})
-        act = ("leakyrelu", {"inplace": False, "negative_slope": 0.01})  # in place, per-patient gradients are wrong
+        act = ("leakyrelu", {"inplace": False, "negative_slope": SLOPE})  # in place, per-patient gradients are wrong
         conv = nn.Conv3d if axes == 3 else nn.Conv2d
         self.plan = plan
         widths = [channels, *plan.filters]
@@ -167,6 +168,7 @@ class PlannedModule(nn.Module):
         self.stem, self.blocks = downs[0], nn.ModuleList([*downs[1:], *ups])
         self.head = conv(plan.filters[0], classes, kernel_size=1)
         self.downs = stages - 1
+        self.apply(_begin_weights)
 
     def forward(self, x: Tensor) -> Output:
         if self.training or not self.plan.mirror:
@@ -195,3 +197,13 @@ class PlannedModule(nn.Module):
         flips = [which for count in range(len(axes) + 1) for which in itertools.combinations(axes, count)]
         passes = [self._pass(x.flip(which))[0].flip(which) for which in flips]
         return torch.stack(passes).mean(dim=0)
+
+
+def _begin_weights(part: nn.Module) -> None:
+    """Begin a convolution as nnU-Net does: by normal numbers for its leaky ReLU (He, Zhang, Ren, Sun: Delving deep into
+    rectifiers, ICCV 2015), with biases of 0. PyTorch's own have a sixth of the variance.
+    """
+    if isinstance(part, nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+        nn.init.kaiming_normal_(part.weight, a=SLOPE)
+        if part.bias is not None:
+            nn.init.zeros_(part.bias)

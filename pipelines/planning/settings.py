@@ -324,7 +324,7 @@ def list_views(patch: Sequence[int], *, flat: bool) -> list[Line]:
     return [
         _view("affine", turning, scales=0.0, degrees=degrees, p=0.2),
         _view("affine", "larger and smaller", scales=[0.7, 1.4], degrees=0, isotropic=True, p=0.2),
-        _view("noise", "of a variance up to 0.1", std=[0.0, 0.316], p=0.1),
+        _view("noise", "nnU-Net draws by a standard deviation what it calls a variance", std=[0.0, 0.1], p=0.1),
         _view("blur", "", std=[0.5, 1.0], p=0.1),
         _view("anisotropy", "fewer pixels", axes=axes, downsampling=[1.0, 2.0], p=0.125),
         _view("gamma", "values to a power of 0.7 to 1.5", log_gamma=[-0.357, 0.405], p=0.3),

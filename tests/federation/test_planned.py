@@ -96,6 +96,21 @@ def test_it_computes_what_monais_network_computes_with_the_same_weights(plan, no
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_weights_begin_as_nnunets_do(plan):
+    """nnU-Net: normal numbers with the variance 2 / (1.0001 fan-in) of He et al. (ICCV 2015), and biases of 0."""
+    torch.manual_seed(0)
+    module = replace(plan[0], filters=(32, 32, 32, 32)).build(inputs=plan[1], classes=3)
+    convolutions = [part for part in module.modules() if hasattr(part, "kernel_size")]
+    assert len(convolutions) == 2 * 4 + 3 * 3 + 1 + 1  # a stage down, one up, supervised in the middle, the head
+    for part in convolutions:
+        weight = part.weight.detach()
+        expected = math.sqrt(2 / (1 + 0.01**2) / weight[0].numel())
+        error = 5 * expected / math.sqrt(2 * weight.numel())  # of a deviation, five times its own
+        assert abs(float(weight.std()) - expected) < error and float(weight.abs().max()) > 1.8 * expected
+        assert part.bias is None or not part.bias.any()
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_images_are_predicted_and_scored_by_monais_windows_and_nothing_larger_passes(plan):
     how, inputs = plan
     task = task_of(how, inputs)

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_studies import noised, told
+from pydantic import TypeAdapter
 
+from federation.torchio_views import AnyView, build_torchio_function
 from pipelines.data.images import Hounsfield, Pictures, Slices, Volumes
 from pipelines.planning.draft import HEAD, LONGEST, Source, format_flow, format_group, replace_group, write_plan
 from pipelines.planning.fingerprint import merge_fingerprints
-from pipelines.planning.settings import SMALL, Effort, Line, NoPlan, plan_settings
+from pipelines.planning.settings import SMALL, Effort, Line, NoPlan, list_views, plan_settings
 
 CONFIGS = sorted((Path(__file__).parents[3] / "pipelines/configs").glob("*.yaml"))
 RUNS = [path for path in CONFIGS if {"images", "train"} <= set(yaml.safe_load(path.read_text()))]
@@ -161,6 +164,16 @@ def test_the_grid_is_allowed_and_holds_whole_patches_that_strides_divide(studies
     assert made.inputs[1:] == plan.sides
     for side, patch, divisor in zip(plan.sides, network.patch, network.divisor, strict=True):
         assert side >= patch and side % divisor == 0
+
+
+@pytest.mark.parametrize("patch", [(32, 32), (8, 16, 16)], ids=["flat", "volume"])
+def test_planned_noise_deviates_by_a_tenth_at_most_as_in_nnunet(patch) -> None:
+    """nnU-Net calls (0, 0.1) a variance, and draws normal numbers with that standard deviation."""
+    (noise,) = [line.value for line in list_views(patch, flat=len(patch) == 2) if line.value["name"] == "noise"]
+    view = TypeAdapter(AnyView).validate_python({**noise, "p": 1.0})
+    apply_view = build_torchio_function([view], flat=len(patch) == 2)
+    deviations = [float(apply_view(torch.zeros(1, *patch)).std()) for _ in range(40)]
+    assert 0.05 < max(deviations) < 0.11
 
 
 def test_efforts_out_of_range_are_told_together() -> None:
