@@ -66,22 +66,23 @@ def score_numbers(truth: Floats, predicted: Floats) -> RoundScores:
     return RoundScores({MAE: error}, np.zeros((0, 0, 0), np.int64))
 
 
-def score_masks(truth: Ints, predicted: Ints, patients: Ints, classes: int) -> RoundScores:
+def score_masks(truth: Ints, predicted: Ints, patients: Ints, classes: int, ignored: int | None = None) -> RoundScores:
     """Dice of each patient and structure, the mean over patients and then over the structures that patients have; and
     one table of pixels.
 
     Args:
         truth, predicted: (n, *spatial), 0 = background. patients: (n,) of each image. classes: with the background.
+        ignored: as in `evaluation.masks.score_masks`.
     """
-    means = []
+    means, known = [], np.ones(truth.shape, np.bool_) if ignored is None else truth != ignored
     for structure in range(1, classes):
-        true_masks, model_masks = truth == structure, predicted == structure
+        true_masks, model_masks = truth == structure, (predicted == structure) & known
         if true_masks.any():
             each = [dice(true_masks[patients == who], model_masks[patients == who]) for who in np.unique(patients)]
             means.append(float(np.nanmean(each)))
     return RoundScores(
         {DICE.name: float(np.mean(means)) if means else float("nan")},
-        count_pairs(truth.ravel(), predicted.ravel(), classes)[None],
+        count_pairs(truth[known], predicted[known], classes)[None],
     )
 
 

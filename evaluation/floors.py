@@ -13,7 +13,7 @@ like a model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,21 +48,25 @@ def majority_baseline(counts: Counts) -> Counts:
     return replace(counts, scores=scores, confusion=confusion)
 
 
-def mean_mask(masks: ArrayLike, classes: int) -> NDArray[np.int64]:
+def mean_mask(masks: Iterable[ArrayLike], shape: Sequence[int], classes: int) -> NDArray[np.uint8]:
     """One mask (*spatial) for all images: the class that a pixel has in more than half of the masks that contain the
     class, the likeliest of several, else background. Without masks it is empty.
 
     Args:
-        masks: (n, *spatial) int, of training images; 0 = background, 1 .. classes - 1.
-        classes: with the background.
+        masks: (*spatial) int, of each training image; 0 = background, 1 .. classes - 1. They are gone through once a
+            class, so that memory does not follow their number.
+        shape: of a mask. classes: with the background.
     """
-    mask_stack = np.asarray(masks)
-    shares = np.full((classes, *mask_stack.shape[1:]), 0.5)
+    share, likeliest = np.full(shape, 0.5), np.zeros(shape, np.uint8)  # half is background, as the first of equals
     for c in range(1, classes):
-        is_class = mask_stack == c
-        shown = is_class.any(axis=tuple(range(1, mask_stack.ndim)))
-        shares[c] = is_class[shown].mean(axis=0) if shown.any() else 0.0
-    return np.asarray(shares.argmax(axis=0), dtype=np.int64)  # argmax takes the first of equals: half is background
+        count, shown = np.zeros(shape, np.int32), 0
+        for mask in masks:
+            is_class = np.asarray(mask) == c
+            count, shown = count + is_class, shown + bool(is_class.any())
+        for place in range(shape[0] if shown else 0):
+            more = count[place] / shown > share[place]
+            likeliest[place][more], share[place][more] = c, count[place][more] / shown
+    return likeliest
 
 
 def drop_floors(rows: Iterable[ScoreRow]) -> list[ScoreRow]:

@@ -45,6 +45,7 @@ def score_masks(
     spacing_mm: Sequence[float],
     classes: int,
     expected: ArrayLike | None = None,
+    ignored: int | None = None,
 ) -> Values:
     """Dice, HD95 and sizes of each patient and class.
 
@@ -57,27 +58,33 @@ def score_masks(
         spacing_mm: distance between neighbouring pixels along each axis of an image.
         classes: with the background.
         expected: (n, classes - 1), pixels of each class that the probabilities of an image add up to, if known.
+        ignored: the value of `truth` where nobody says which class is there. Dice does not count it, and an image that
+            has it has no HD95, because a surface may lie within it.
 
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
     t, p, who = np.asarray(truth), np.asarray(predicted), np.asarray(patients)
-    if wrong := _find_mask_problems(t, p, who, spacing_mm, classes):
+    if wrong := _find_mask_problems(t, p, who, spacing_mm, classes, ignored):
         raise ValueError("cannot compare masks: " + "; ".join(wrong))
     distinct = np.unique(who.astype(np.int64))
     scores = np.full((len(distinct), classes - 1, 2), np.nan)
     present = np.zeros((len(distinct), classes - 1), dtype=np.bool_)
     for row, patient in enumerate(distinct):
         rows = np.flatnonzero(who == patient)
+        unknown = t[rows] == ignored if ignored is not None else np.zeros((), np.bool_)
+        is_known = ~unknown.reshape(len(rows), -1).any(axis=1) if unknown.any() else np.ones(len(rows), np.bool_)
         for c in range(1, classes):
-            true_masks, model_masks = t[rows] == c, p[rows] == c
+            true_masks, model_masks = t[rows] == c, (p[rows] == c) & ~unknown
             present[row, c - 1] = true_masks.any()
             scores[row, c - 1, DICE_AT] = dice(true_masks, model_masks)
-            far = [hd95(*pair, spacing_mm) for pair in zip(true_masks, model_masks, strict=True)]
+            far = [hd95(*pair, spacing_mm) for pair in zip(true_masks[is_known], model_masks[is_known], strict=True)]
             far = [value for value in far if value == value]
             scores[row, c - 1, HD95_AT] = np.mean(far) if far else np.nan
     sums = np.full((len(t), classes - 1), np.nan) if expected is None else np.asarray(expected, np.float64)
-    sizes = measure_sizes(t, p, sums, spacing_mm)
+    unknown = t == ignored if ignored is not None else np.zeros(t.shape, np.bool_)
+    sums = np.where(unknown.reshape(len(t), -1).any(axis=1)[:, None], np.nan, sums)  # probabilities are of all pixels
+    sizes = measure_sizes(t, np.where(unknown, 0, p), sums, spacing_mm)
     total = np.stack([sizes[who == patient].sum(axis=0) for patient in distinct])
     return Values(distinct, np.round(scores * GRID) / GRID, present, len(t), total)
 
@@ -121,6 +128,7 @@ def _find_mask_problems(
     who: NDArray[np.generic],
     spacing_mm: Sequence[float],
     classes: int,
+    ignored: int | None,
 ) -> list[str]:
     """Everything that is wrong with the arguments of `score_masks`."""
     wrong = [f"classes is {classes}, needed is 2 or more: the background and a structure"] if classes < 2 else []
@@ -129,10 +137,16 @@ def _find_mask_problems(
     for name, mask in (("truth", t), ("predicted", p)):
         if not np.issubdtype(mask.dtype, np.integer):
             wrong.append(f"{name} is {mask.dtype}, needed are integers")
-        elif mask.min() < 0 or mask.max() >= classes:
+        elif mask.min() < 0 or _find_highest(mask, ignored if name == "truth" else None) >= classes:
             wrong.append(f"{name} goes from {mask.min()} to {mask.max()}, allowed is 0 to {classes - 1}")
     if who.shape != t.shape[:1] or not np.issubdtype(who.dtype, np.integer):
         wrong.append(f"patients are {who.shape} of {who.dtype}, needed is ({len(t)},) of integers")
     if len(spacing_mm) != t.ndim - 1 or not all(0 < step < FARTHEST for step in spacing_mm):
         wrong.append(f"spacing is {list(spacing_mm)}, needed are {t.ndim - 1} numbers > 0 for the axes of an image")
     return wrong
+
+
+def _find_highest(mask: NDArray[np.generic], ignored: int | None) -> int:
+    """The highest value that is not ignored; -1 if there is none."""
+    highest = mask.max()
+    return int(highest if highest != ignored else mask.max(where=mask != ignored, initial=-1))

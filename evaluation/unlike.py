@@ -31,6 +31,8 @@ NARROWEST = 0.1
 """Least scale, relative to the median one: a number that never varied in training does not dominate."""
 LEAST_CHANGE = 1e-3  # added before a logarithm, in the unit of the images, which lie about 1
 LEAST_POWER = 1e-9
+AT_ONCE = 2**22
+"""Values of the planes that are transformed together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +131,8 @@ def compute_features(images: NDArray[np.float32]) -> Floats:
         return values.reshape(len(values), -1)
     places = tuple(range(2, values.ndim))
     flat = values.reshape(*values.shape[:2], -1)
-    edges = sum(np.abs(np.diff(values, axis=axis)).mean(axis=places) for axis in places)
-    noise = sum(np.median(np.abs(np.diff(values, n=2, axis=axis)), axis=places) for axis in places)
+    edges = sum(_steps(values, axis, 1).mean(axis=places) for axis in places)
+    noise = sum(np.median(_steps(values, axis, 2), axis=places, overwrite_input=True) for axis in places)
     parts = [
         *np.percentile(flat, PERCENTILES, axis=2),
         (flat == flat.min(axis=2, keepdims=True)).mean(axis=2),  # the background
@@ -141,16 +143,23 @@ def compute_features(images: NDArray[np.float32]) -> Floats:
     return np.concatenate(parts, axis=1)
 
 
+def _steps(values: Floats, axis: int, order: int) -> Floats:
+    """Absolute differences of neighbours along an axis, in memory of their own."""
+    steps: Floats = np.diff(values, n=order, axis=axis)
+    return np.abs(steps, out=steps)
+
+
 def _band_powers(values: Floats) -> list[Floats]:
     """Logarithm of the mean power (n, C) of each frequency band in the plane, up to the pixels' own."""
     rows, columns = values.shape[-2:]
     window = np.hanning(rows)[:, None] * np.hanning(columns)
-    centred = values - values.mean(axis=(-2, -1), keepdims=True)
-    power = np.abs(np.fft.rfft2(centred * window)) ** 2 / (rows * columns)
     frequency = np.hypot(np.fft.fftfreq(rows)[:, None], np.fft.rfftfreq(columns)[None])
     band = np.minimum((2 * (BANDS - 1) * frequency).astype(int), BANDS - 1)
-    powers = []
-    for number in np.unique(band):
-        of_band = power[..., band == number].mean(axis=-1)
-        powers.append(np.log(of_band + LEAST_POWER).reshape(*values.shape[:2], -1).mean(axis=2))
-    return powers
+    planes, numbers = values.reshape(-1, rows, columns), np.unique(band)
+    size, logarithms = max(1, AT_ONCE // (rows * columns)), list[Floats]()
+    for part in (planes[start : start + size] for start in range(0, len(planes), size)):
+        centred = part - part.mean(axis=(-2, -1), keepdims=True)
+        power = np.abs(np.fft.rfft2(centred * window)) ** 2 / (rows * columns)
+        logarithms.append(np.log([power[:, band == number].mean(axis=-1) + LEAST_POWER for number in numbers]))
+    together = np.concatenate(logarithms, axis=1)
+    return [of_band.reshape(*values.shape[:2], -1).mean(axis=2) for of_band in together]

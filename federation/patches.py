@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from federation.task import IGNORED
 from privacy.dp.access import Augment
+from privacy.dp.stored_rows import view_rows
 
 
 def build_patch_views(patch: tuple[int, ...], foreground: float, classes: int, after: Augment | None = None) -> Augment:
@@ -15,14 +17,16 @@ def build_patch_views(patch: tuple[int, ...], foreground: float, classes: int, a
     voxel of foreground, as far as it then stays within the image: first one of the image's classes is drawn, then one
     of its voxels, so that a small structure is seen as often as a large one (nnU-Net, Nature Methods 2021, supplement
     2: a third of the patches of a batch). All other places are equally likely. An image without foreground has a patch
-    at any place.
+    at any place. Where voxels are ignored, the other patches are centred at any voxel that is not, as in nnU-Net:
+    elsewhere there is nothing to learn.
     """
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        images, masks = view_rows(x), view_rows(y)
         # Read once for all images: a GPU waits for it, because Python must know where a slice begins.
-        corners = torch.stack([_draw_corner(mask, patch, foreground, classes, generator) for mask in y]).tolist()
-        x = torch.stack([_cut_patch(image, corner, patch) for image, corner in zip(x, corners, strict=True)])
-        y = torch.stack([_cut_patch(mask, corner, patch) for mask, corner in zip(y, corners, strict=True)])
+        corners = torch.stack([_draw_corner(mask, patch, foreground, classes, generator) for mask in masks]).tolist()
+        x = torch.stack([_cut_patch(image, corner, patch) for image, corner in zip(images, corners, strict=True)])
+        y = torch.stack([_cut_patch(mask, corner, patch) for mask, corner in zip(masks, corners, strict=True)]).long()
         return (x, y) if after is None else after(x, y, generator)
 
     return augment
@@ -39,27 +43,40 @@ def _draw_corner(
     which, label, voxel = drawn[:3].tolist()
     anywhere, halves = (drawn[3:] * (rooms + 1)).long(), torch.tensor([length // 2 for length in patch])
     anywhere, rooms, halves = torch.stack([anywhere, rooms, halves]).to(mask.device).unbind()
-    if which >= foreground:
-        return anywhere
-    flat = mask.flatten()
-    sizes = torch.stack([(flat == number).sum() for number in range(1, classes)])
-    is_there = sizes > 0
-    in_class = flat == 1 + _choose_one(label, is_there)
-    place, centre = _choose_one(voxel, in_class), list[Tensor]()
-    for side in reversed(mask.shape):  # torch.unravel_index copies the shape to the device
+    ignored = (mask == IGNORED).sum()
+    is_centred, inside = (0 < ignored) & (ignored < mask.numel()), mask != IGNORED
+    if which < foreground:
+        is_there = torch.stack([(mask == number).any() for number in range(1, classes)])
+        in_class = mask == 1 + _choose_one(label, is_there)
+        is_centred, inside = is_centred | is_there.any(), torch.where(is_there.any(), in_class, inside)
+    about = torch.minimum((_choose_voxel(voxel, inside) - halves).clamp(min=0), rooms)
+    corner: Tensor = torch.where(is_centred, about, anywhere)
+    return corner
+
+
+def _choose_voxel(share: float, inside: Tensor) -> Tensor:
+    """The place (axes,) of the voxel inside (*spatial) before which, in array order, lies this share in [0, 1) of them.
+    Only one plane's are counted one by one.
+    """
+    counts = inside.flatten(1).sum(dim=1)
+    until = counts.cumsum(0)
+    number = (share * until[-1].double()).long() + 1
+    plane = torch.searchsorted(until, number).clamp(max=len(until) - 1)
+    before = until.index_select(0, plane[None])[0] - counts.index_select(0, plane[None])[0]
+    in_plane = inside.index_select(0, plane[None]).flatten().cumsum(0)
+    place, centre = torch.searchsorted(in_plane, number - before).clamp(max=len(in_plane) - 1), list[Tensor]()
+    for side in reversed(inside.shape[1:]):  # torch.unravel_index copies the shape to the device
         centre.insert(0, place % side)
         place = place // side
-    about = torch.minimum((torch.stack(centre) - halves).clamp(min=0), rooms)
-    corner: Tensor = torch.where(is_there.any(), about, anywhere)
-    return corner
+    return torch.stack([plane, *centre])
 
 
 def _choose_one(share: float, is_one: Tensor) -> Tensor:
     """The place in (n,) of the true value before which lies this share in [0, 1) of them: (). Any place if all are
     false.
     """
-    counted = is_one.cumsum(0, dtype=torch.int32)
-    number = (share * counted[-1].double()).int() + 1
+    counted = is_one.cumsum(0)
+    number = (share * counted[-1].double()).long() + 1
     return torch.searchsorted(counted, number).clamp(max=len(is_one) - 1)
 
 

@@ -7,6 +7,7 @@ unknown, in one whole number (`federation.findings`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol, TypeAlias, cast
 
@@ -16,15 +17,18 @@ from torch.nn import functional
 
 from federation.findings import MOST_FINDINGS, findings_loss
 from federation.parameters import loaded
-from federation.windows import average_windows, cut_windows
+from federation.windows import average_by_slabs, average_windows, cut_windows
 from privacy.dp.access import Batch, Forward, Rows
 from privacy.dp.chunks import apply_to_each_row, at_once
+from privacy.dp.stored_rows import split_rows
 from privacy.message import Params
 
 Kind: TypeAlias = Literal["classification", "segmentation", "regression", "findings"]
 STEPS = 2**16
 """A number that is learnt is kept as one of the steps 0 .. STEPS of its declared range: labels are whole numbers in
 every task, and nothing that is learnt or scored depends on the unit."""
+IGNORED = 255
+"""In a mask: nobody says which class is there. No loss, score or draw of a patch counts it."""
 SMOOTH = 1e-5  # in both parts of the Dice ratio, as in MONAI: an absent class that is not predicted has loss 0
 
 
@@ -216,8 +220,9 @@ class Task:
             output, _ = _read_labelled(forward, Batch(pieces, batch.y))
             return output.logits
 
-        logits = average_windows(predict, batch.x, self.patch)
-        return self.comparable_loss(*_read_labelled(lambda _: Output(logits, logits), batch))
+        if batch.y is None:
+            raise TypeError("a loss needs labels")
+        return overlap_by_slabs(average_by_slabs(predict, batch.x, self.patch), batch.y)
 
     def comparable_loss(self, output: Output, y: Tensor) -> Tensor:
         """The loss of each example (b,) that depends on no model's settings and needs no maps: `label_loss`, of ordered
@@ -252,8 +257,8 @@ class Task:
                 return x.new_zeros(0, self.classes, *self.spatial)
             if alone:
                 return apply_to_each_row(predict, x)
-            chunk = at_once(x, dense=self.kind == "segmentation")
-            return torch.cat([predict(part) for part in torch.split(x, chunk)])
+            parts = split_rows(x, at_once(x, dense=self.kind == "segmentation"))
+            return predict(x[parts[0]]) if len(parts) == 1 else torch.cat([predict(x[part]) for part in parts])
 
 
 def _read_labelled(forward: Forward, batch: Batch) -> tuple[Output, Tensor]:
@@ -292,9 +297,21 @@ def place_in_range(logits: Tensor) -> Tensor:
 
 
 def cross_entropy(output: Output, y: Tensor) -> Tensor:
-    """Cross-entropy of the logits, per example (b,): its mean over pixels if y has any, (b, *spatial)."""
-    losses = functional.cross_entropy(output.logits, y, reduction="none")
-    return losses.flatten(1).mean(dim=1) if losses.dim() > 1 else losses
+    """Cross-entropy of the logits, per example (b,): its mean over pixels if y has any, (b, *spatial), without those
+    that are `IGNORED`.
+    """
+    if y.dim() == 1:
+        return functional.cross_entropy(output.logits, y, reduction="none")
+    losses = functional.cross_entropy(output.logits, y, reduction="none", ignore_index=IGNORED)
+    return losses.flatten(1).mean(dim=1) * _rest_of_known(y).to(losses.dtype)
+
+
+def _rest_of_known(y: Tensor) -> Tensor:
+    """By how much a mean over all pixels of masks y (b, *spatial), in which those that are ignored are 0, is less than
+    the mean over the others: (b,) float64, exactly 1 where none is ignored.
+    """
+    known = (y != IGNORED).flatten(1)
+    return known.shape[1] / known.sum(dim=1).clamp(min=1).double()
 
 
 def smoothing_term(output: Output, y: Tensor) -> Tensor:
@@ -305,7 +322,10 @@ def smoothing_term(output: Output, y: Tensor) -> Tensor:
     Shlens, Wojna: Rethinking the Inception architecture for computer vision, CVPR 2016, section 7, with uniform u(k).
     """
     uniform = -output.logits.log_softmax(dim=1).mean(dim=1)
-    return (uniform.flatten(1).mean(dim=1) if uniform.dim() > 1 else uniform) - cross_entropy(output, y)
+    if uniform.dim() > 1:
+        known = (uniform * (y != IGNORED)).flatten(1).mean(dim=1)
+        uniform = known * _rest_of_known(y).to(uniform.dtype)
+    return uniform - cross_entropy(output, y)
 
 
 def ranked_probability_loss(logits: Tensor, y: Tensor) -> Tensor:
@@ -331,13 +351,34 @@ def overlap_loss(output: Output, y: Tensor) -> Tensor:
 
 
 def dice_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """Soft Dice loss of each example (b,), the mean over foreground classes. logits: (b, C, *spatial)."""
+    """Soft Dice loss of each example (b,), the mean over foreground classes. logits: (b, C, *spatial). Pixels that are
+    `IGNORED` are in no class, and the network's shares of them count as 0.
+    """
     from monai.losses.dice import DiceLoss  # MONAI takes seconds to import
 
-    criterion = DiceLoss(include_background=False, softmax=True, reduction="none", smooth_nr=SMOOTH, smooth_dr=SMOOTH)
+    criterion = DiceLoss(include_background=False, reduction="none", smooth_nr=SMOOTH, smooth_dr=SMOOTH)
     classes = torch.arange(logits.shape[1], device=y.device).view(-1, *[1] * (y.dim() - 1))
-    losses: Tensor = criterion(logits, (y.unsqueeze(1) == classes).to(logits.dtype))
+    shares = logits.softmax(dim=1) * (y != IGNORED).unsqueeze(1)
+    losses: Tensor = criterion(shares, (y.unsqueeze(1) == classes).to(logits.dtype))
     return losses.flatten(1).mean(dim=1)
+
+
+def overlap_by_slabs(slabs: Iterable[tuple[int, Tensor]], y: Tensor) -> Tensor:
+    """`overlap_loss` of large images (b,), to rounding and without a gradient, of their logits slab by slab: the first
+    place along the first axis, and (b, C, length, *rest). No logits of whole images are held.
+    """
+    both = sizes = entropy = torch.zeros((), device=y.device)
+    planes = ((start + place, logits[:, :, place]) for start, logits in slabs for place in range(logits.shape[2]))
+    for place, plane in planes:
+        slab, labels = plane.flatten(2), y[:, place].flatten(1)
+        numbers = torch.arange(slab.shape[1], device=y.device)
+        shares = slab.softmax(dim=1) * (labels != IGNORED)[:, None]
+        true = (labels[:, None] == numbers[:, None]).to(slab.dtype)
+        both = both + (shares * true).sum(dim=2)
+        sizes = sizes + shares.sum(dim=2) + true.sum(dim=2)
+        entropy = entropy + functional.cross_entropy(slab, labels, reduction="none", ignore_index=IGNORED).sum(dim=1)
+    dice = 1 - (2 * both + SMOOTH) / (sizes + SMOOTH)
+    return dice[:, 1:].mean(dim=1) + entropy / y[0].numel() * _rest_of_known(y).to(entropy.dtype)
 
 
 def pool_features(features: Tensor) -> Tensor:

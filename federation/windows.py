@@ -41,3 +41,36 @@ def split_windows(x: Tensor, window: Sequence[int] | None) -> Iterator[Tensor]:
 def cut_windows(x: Tensor, window: Sequence[int] | None) -> Tensor:
     """The same windows as one tensor (n * m, C, *window), the m windows of an image behind each other."""
     return x if window is None else torch.stack([*split_windows(x, window)], dim=1).flatten(0, 1)
+
+
+def average_by_slabs(
+    predict: Callable[[Tensor], Tensor], x: Tensor, window: Sequence[int]
+) -> Iterator[tuple[int, Tensor]]:
+    """`average_windows` of images x (n, C, *spatial), slab by slab along the first axis in space: its first place, and
+    (n, K, length, *rest). Sums of one window's length are held, whatever the length of the image.
+    """
+    from monai.data.utils import compute_importance_map, dense_patch_slices  # slow to import
+
+    sides, lengths = tuple(x.shape[2:]), tuple(int(side) for side in window)
+    if any(side < length for side, length in zip(sides, lengths, strict=True)):
+        yield 0, average_windows(predict, x, window)
+        return
+    steps = tuple(
+        length if side == length else max(1, int(length * (1 - OVERLAP)))
+        for side, length in zip(sides, lengths, strict=True)
+    )
+    places = dense_patch_slices(sides, lengths, steps)
+    weight = compute_importance_map(lengths, mode="gaussian", device=x.device, dtype=x.dtype)
+    starts = sorted({place[0].start for place in places})
+    sums, counts = x.new_zeros(0), x.new_zeros(1, 1, lengths[0], *sides[1:])
+    for start, following in zip(starts, [*starts[1:], sides[0]], strict=True):
+        for place in (place for place in places if place[0].start == start):
+            answer = predict(x[(..., *place)])
+            if not sums.numel():
+                sums = answer.new_zeros(*answer.shape[:2], lengths[0], *sides[1:])
+            rest = (..., slice(0, lengths[0]), *place[1:])
+            sums[rest] += answer * weight
+            counts[rest] += weight
+        done = following - start
+        yield start, sums[:, :, :done] / counts[:, :, :done]
+        sums, counts = (torch.cat([part[:, :, done:], 0 * part[:, :, :done]], dim=2) for part in (sums, counts))

@@ -92,7 +92,7 @@ class FedTurns:
         if isinstance(base.get_submodule("stem"), nn.ModuleList):
             return base  # two submodules, between which only the network's own code knows the way
         blocks = len(list(base.get_submodule("blocks").children()))
-        return RotationNetwork(base, task.inputs, blocks // 2 if task.kind == "segmentation" else blocks)
+        return RotationNetwork(base, task.trained_inputs, blocks // 2 if task.kind == "segmentation" else blocks)
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         if isinstance(module, RotationNetwork):

@@ -94,7 +94,7 @@ class CusFL:
         """The task's own network; g is beside it as `projector`, which prediction does not use."""
         module = task.network()
         with torch.no_grad():
-            width = at_split(module.eval(), self.depth, torch.zeros(1, *task.inputs))[1].shape[1]
+            width = at_split(module.eval(), self.depth, torch.zeros(1, *task.trained_inputs))[1].shape[1]
         with torch.random.fork_rng(devices=()):  # dropout draws the same numbers as without g
             module.add_module("projector", self._projector(width))
         return module.train()

@@ -52,7 +52,7 @@ class FedRod:
     def network(self, task: Task) -> TwoHeads:
         generic = task.network().eval()
         with torch.no_grad():
-            width = generic(torch.zeros(1, *task.inputs)).features.shape[1]
+            width = generic(torch.zeros(1, *task.trained_inputs)).features.shape[1]
         personal_head = new_head(task, width, task.classes)
         for p in personal_head.parameters():
             nn.init.zeros_(p)

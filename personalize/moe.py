@@ -109,7 +109,7 @@ class _Experts(nn.Module):
         self.shared = task.network()
         self.personal = deepcopy(self.shared)
         with torch.no_grad():
-            d = self.shared.eval()(torch.zeros(1, *task.inputs)).features.shape[1]
+            d = self.shared.eval()(torch.zeros(1, *task.trained_inputs)).features.shape[1]
         self.shared.train()
         # Created on `meta`, it draws no random number: later draws are the same as without a gate.
         self.gate = nn.Linear(2 * d, 1, device="meta").to_empty(device="cpu")

@@ -84,7 +84,8 @@ def predict_study(predictor: Predictor, study: ReadStudy) -> Prediction:
     """
     ready = predictor.ready
     x = ready.seen(torch.from_numpy(study.examples.images))
-    prediction = build_prediction(predictor, study, ready.probabilities(x), ready.verdict(x))
+    likeness = ready.verdict(x)  # before there are probabilities, beside which there is no memory for it
+    prediction = build_prediction(predictor, study, ready.probabilities(x), likeness)
     finding = prediction.finding
     if finding is None:
         return prediction
@@ -133,7 +134,7 @@ def build_prediction(
         Unusable: the network gives no numbers, or its mask cannot be made.
         OSError: the disk.
     """
-    if not probabilities.isfinite().all():
+    if not all(bool(each.isfinite().all()) for example in probabilities for each in example):
         raise Unusable("not_finite", "the network gives no number here. Check the study's values.")
     unlike, likeness_cells = None, ("", "", "")
     if likeness is not None:

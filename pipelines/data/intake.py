@@ -32,6 +32,8 @@ READ_AHEAD = 2  # studies per reader that are read in advance
 TRIED = 64  # headers by which a disk is judged
 SLOW = 3.0  # times what the processor needs
 AT_ONCE = 8  # headers that are read at a time from a slow disk
+VOXELS = 2**27
+"""Of the studies that are read at a time, about 20 bytes each; a larger one is read alone."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class ReadStudy:
 class WaitingStudy:
     """A study that is not read yet. read: reads it, or raises `Unusable`. foresee: raises those errors of `read` that
     names, labels and masks already show; it reads no image. measure: measures the study before it is prepared, or
-    raises `Unusable`.
+    raises `Unusable`. voxels: of its image, by the header; 0 if unknown.
     """
 
     patient: str
@@ -82,6 +84,7 @@ class WaitingStudy:
     read: Callable[[], ReadStudy]
     foresee: Callable[[], None] = lambda: None
     measure: Callable[[], MeasuredStudy] = lambda: _measure_nothing()
+    voxels: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,15 @@ class Intake:
 
 
 def read_studies(waiting: Sequence[WaitingStudy], *, readers: int) -> Iterator[ReadStudy | Rejected]:
-    """Read the waiting studies, in their order; readers: as in `run_in_order`."""
-    return run_in_order(waiting, read_study, readers=readers)
+    """Read the waiting studies, in their order; readers: as in `limit_readers`."""
+    return run_in_order(waiting, read_study, readers=limit_readers(waiting, readers))
+
+
+def limit_readers(waiting: Sequence[WaitingStudy], readers: int) -> int:
+    """How many studies are read at a time, so that they fit into memory together. readers: as in `run_in_order`."""
+    largest = max((study.voxels for study in waiting), default=0)
+    most = max(1, VOXELS // max(1, largest) - 1)  # the thread that waits for results reads one, too
+    return min(readers or most, most) if most < 8 else readers
 
 
 def run_in_order(

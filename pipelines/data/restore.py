@@ -32,16 +32,16 @@ def to_source_grid(
         ValueError: the shapes do not match.
     """
     grid = prepared_grid(source, images, gland)
-    planes = _stack_planes(probabilities, position, grid.shape)
     best = np.zeros(source.shape, np.uint8)
     rest = np.ones(source.shape, np.float32)
     highest = np.full(source.shape, -1.0, np.float32)
-    for number in range(1, len(planes)):
-        resampled = resample_volume(Volume(planes[number], grid.affine), *source, 1)
+    for number in range(1, probabilities.shape[1]):  # one class at a time: memory does not follow their number
+        (plane,) = _stack_planes(probabilities[:, number : number + 1], position, grid.shape)
+        resampled = resample_volume(Volume(plane, grid.affine), *source, 1)
         share = resampled.astype(np.float32, copy=False)
         rest -= share
-        better = share > highest
-        best[better], highest[better] = number, share[better]
+        best[share > highest] = number
+        np.maximum(highest, share, out=highest)
     best[rest >= highest] = 0
     return Volume(best, source.affine)
 

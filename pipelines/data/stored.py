@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from federation.findings import STATES
-from federation.task import STEPS
+from federation.task import IGNORED, STEPS
 from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
 from pipelines.data.label_findings import find_finding_bands, name_finding_bands
@@ -29,9 +29,9 @@ class Cohort:
     images: (n, *inputs) float32: slices (1 or 3, H, W), volumes (1, D, H, W), pictures (C, H, W), features (F,).
     labels: (n,) int64, 0 = the first class. patient: (n,) int64, index into `patients`. position: (n,) float32, slice
     index in its study, 0 = most inferior. lesion, gland: (n, *spatial) uint8, 0 where unknown, or (n, 0) where such
-    masks do not apply. mask: (n, *spatial) uint8, label maps of pictures, 0 = background, 1 = the first class; or (n,
-    0) where there are none. split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted. unit:
-    of the images' values. recipe: `images`, the settings of the examples; `scale`, the moments for normalizing
+    masks do not apply. mask: (n, *spatial) uint8, label maps, 0 = background, 1 = the first class, 255 = ignored; or
+    (n, 0) where there are none. split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted.
+    unit: of the images' values. recipe: `images`, the settings of the examples; `scale`, the moments for normalizing
     features; `axes`, onto which they were projected, if any; `target`, the masks that every study must have; `classes`,
     the names of the values of `mask`; `labels`, the names of classes, if not negative and positive; `number`, the range
     of labels that are numbers, which are then its steps (`pipelines.data.label_numbers`); `findings`, the names of
@@ -124,12 +124,19 @@ def _content_problems(cohort: Cohort) -> list[str]:
         if len(values) and not (int(values.min()) >= 0 and int(values.max()) < limit):
             problems.append(f"{name} goes from {int(values.min())} to {int(values.max())}, 0..{limit - 1} is allowed")
     classes = cohort.recipe.get("classes")
-    if isinstance(classes, list) and cohort.mask.numel() and int(cohort.mask.max()) > len(classes):
-        problems.append(f"mask goes up to {int(cohort.mask.max())}, and {len(classes)} classes are named")
+    highest = max((_find_highest_class(mask) for mask in cohort.mask if mask.numel()), default=0)
+    if isinstance(classes, list) and highest > len(classes):
+        problems.append(f"mask goes up to {highest}, and {len(classes)} classes are named")
     pairs = set(zip(cohort.patient.tolist(), cohort.split.tolist(), strict=True))
     if len(pairs) > len({patient for patient, _ in pairs}):
         problems.append("a patient is in two splits")
     return problems
+
+
+def _find_highest_class(mask: Tensor) -> int:
+    """The highest class in a mask, beside what is ignored."""
+    highest = int(mask.max())
+    return highest if highest != IGNORED else int(mask.masked_fill(mask == IGNORED, 0).max())
 
 
 def _count_values(cohort: Cohort) -> int:
@@ -193,7 +200,8 @@ class NoMasks(ValueError):
 
 
 def target_classes(cohort: Cohort, target: Target) -> Tensor:
-    """The class of each pixel or voxel, (n, *spatial) int64, 0 = background.
+    """The class of each pixel or voxel, (n, *spatial) uint8, 0 = background, `IGNORED` where nobody says: the cohort's
+    own tensor.
 
     `gland` and `lesion` are 0 or 1, `masks` are the classes of the cohort's label maps. In a cohort 0 also stands for
     a missing annotation, which must not be learnt as background. Every patient has a gland, so an empty gland mask was
@@ -209,7 +217,7 @@ def target_classes(cohort: Cohort, target: Target) -> Tensor:
             f"the cohort has no masks for the target {target}: theirs are of shape {tuple(masks.shape)}, its images of "
             f"shape {tuple(cohort.images.shape)}. Choose another target, or say where the masks are and ingest again."
         )
-    drawn = (masks != 0).flatten(1).any(dim=1)
+    drawn = torch.tensor([bool(mask.any()) for mask in masks] if target != "masks" else [], dtype=torch.bool)
     known = cohort.recipe.get("target") == target
     if target == "lesion" and not known and len(masks) and not drawn.any():
         raise NoMasks(
@@ -221,7 +229,7 @@ def target_classes(cohort: Cohort, target: Target) -> Tensor:
             f"{undrawn} of {len(cohort.patients)} patients have no gland mask; each must have one, or the network "
             "learns that they have no gland. Give gland masks and ingest again with the target gland."
         )
-    return masks.long()
+    return masks
 
 
 def _count_without_mask(cohort: Cohort, drawn: Tensor) -> int:

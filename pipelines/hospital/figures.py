@@ -20,7 +20,7 @@ from evaluation.by_round import RoundScores, score_classes, score_findings, scor
 from federation.conversation import load_newest_intact_memory
 from federation.findings import decode_findings
 from federation.participant import FIGURES, SECONDS, Look
-from federation.task import STEPS, Task
+from federation.task import IGNORED, STEPS, Task
 from pipelines.data.label_numbers import read_range
 from pipelines.hospital.hospital import Context, Done, Hospital, rows_of
 from pipelines.hospital.kept import cohort_of
@@ -63,7 +63,7 @@ def _score_model(task: Task, rows: Rows, module: nn.Module, width: float) -> Rou
     """By the task: classes, findings, a number or masks. A value that is not finite counts as no decision."""
     if task.kind == "segmentation":
         masks = predict_classes(task, module, rows.x).numpy()
-        return score_masks(rows.y.cpu().numpy(), masks, rows.patient.cpu().numpy(), task.classes)
+        return score_masks(rows.y.cpu().numpy(), masks, rows.patient.cpu().numpy(), task.classes, IGNORED)
     kept = keep_scores(rows, task.probabilities(module, rows.x), task.kind)
     y, p = kept["y"], kept["probabilities"].double().numpy()
     if task.kind == "findings":

@@ -22,7 +22,7 @@ import torch
 from pipelines.data.cohort import find_named_patients, list_patient_names
 from pipelines.data.examples import open_source
 from pipelines.data.images import Pictures, Slices, Volumes
-from pipelines.data.intake import measure_study, run_in_order
+from pipelines.data.intake import limit_readers, measure_study, run_in_order
 from pipelines.data.measures import MeasuredStudy, summarize_studies
 from pipelines.data.partition import partition_patients
 from pipelines.data.study import Rejected
@@ -113,7 +113,7 @@ def _measure_studies(hospital: Hospital, question: Fingerprint) -> tuple[list[Me
     left_out = {*find_named_patients(settings.exclude, names), *find_named_patients(settings.test, names)}
     waiting = [study for study in opened.waiting if study.patient not in left_out]
     studies, rejected = list[MeasuredStudy](), [*opened.rejected]
-    for result in run_in_order(waiting, measure_study, readers=settings.readers):
+    for result in run_in_order(waiting, measure_study, readers=limit_readers(waiting, settings.readers)):
         hospital.pause()
         rejected += [result] if isinstance(result, Rejected) else []
         studies += [] if isinstance(result, Rejected) else [result]

@@ -32,6 +32,7 @@ from pipelines.runs.written import note_written_file
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, Declared, Event
+from privacy.dp.stored_rows import select_rows
 from privacy.durable import flush_folder
 from privacy.message import Call, Json, Message, from_file, to_file
 from privacy.release.gate import Refused
@@ -230,4 +231,5 @@ def _select_rows(cohort: Cohort, chosen: Tensor, device: str, target: Target | N
     truth = cohort.labels if target is None else target_classes(cohort, target)
     index = chosen.nonzero()[:, 0]
     images = copy_rows_to_disk(cohort.images, index, scratch)
-    return Rows(*(part.to(device) for part in (images, truth[index], cohort.patient[index])))
+    labels = select_rows(truth, index, torch.int64)  # masks are 8 times as large in memory as in the cohort's file
+    return Rows(images.to(device), labels.to(device), cohort.patient[index].to(device))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from evaluation.masks import Values, score_masks
 from evaluation.overlap import Overlaps, sum_over_patients, to_tensors
 from evaluation.volumes import SizeWords
 from evaluation.wording import Words
+from federation.task import IGNORED
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.words import WORDS
@@ -35,17 +37,25 @@ SIZES = "sizes"
 def score_patients(
     cohort: Cohort, truth: Rows, predicted: Tensor, classes: int, expected: Tensor | None = None
 ) -> Values:
-    """Scores of each test patient. truth: the test rows. predicted: (n, *spatial). expected: (n, classes - 1) pixels of
-    each class by the probabilities, if known.
+    """Scores of each test patient, one after another. truth: the test rows. predicted: (n, *spatial). expected: (n,
+    classes - 1) pixels of each class by the probabilities, if known.
     """
-    return score_masks(
-        truth.y.cpu().numpy(),
-        predicted.numpy(),
-        truth.patient.cpu().numpy(),
-        spacing_mm=spacing_of(cohort),
-        classes=classes,
-        expected=None if expected is None else expected.numpy(),
+    patient, spacing = truth.patient.cpu(), spacing_of(cohort)
+    each = [(patient == who).nonzero()[:, 0] for who in torch.unique(patient)] or [torch.arange(0)]
+    score = partial(score_masks, spacing_mm=spacing, classes=classes, ignored=IGNORED)
+    parts = [
+        score(
+            truth.y[rows].cpu().numpy(),
+            predicted[rows].numpy(),
+            patient[rows].numpy(),
+            expected=None if expected is None else expected[rows].numpy(),
+        )
+        for rows in each
+    ]
+    patients, scores, present, sizes = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("patients", "scores", "present", "sizes")
     )
+    return Values(patients, scores, present, len(patient), sizes)
 
 
 def find_largest(cohort: Cohort, validation: Rows, predicted: Tensor, classes: int) -> tuple[int, ...]:
@@ -72,7 +82,7 @@ def keep_components(predicted: Tensor, classes: Collection[int]) -> Tensor:
 def floor_of(cohort: Cohort, splits: Mapping[Split, Rows], classes: int) -> Values:
     """Scores of a baseline: the mean mask of the training patients, predicted for every test image."""
     test = splits["test"]
-    mask = torch.from_numpy(mean_mask(splits["train"].y.cpu().numpy(), classes))
+    mask = torch.from_numpy(mean_mask(splits["train"].y.cpu(), test.y.shape[1:], classes))
     return score_patients(cohort, test, mask.expand(test.y.shape), classes)
 
 
@@ -178,6 +188,6 @@ def most_of(masks: Tensor, patient_rows: Sequence[Tensor]) -> list[Tensor]:
     """The rows with most of the true mask: equally many of each patient (own: their rows), at most `SLICES`."""
     count, chosen = min([SLICES, *map(len, patient_rows)]), []
     for rows in patient_rows:
-        area = (masks[rows] > 0).flatten(1).sum(dim=1)
+        area = ((masks[rows] > 0) & (masks[rows] != IGNORED)).flatten(1).sum(dim=1)
         chosen.append(rows[area.argsort(descending=True, stable=True)[:count].sort().values])
     return chosen

@@ -25,6 +25,7 @@ from federation.windows import split_windows
 from pipelines.data.cohort import Cohort
 from pipelines.data.split import SPLITS
 from privacy.dp.chunks import at_once
+from privacy.dp.stored_rows import select_rows, split_rows
 from privacy.formats import LaterVersion, check_format
 from privacy.message import (
     Json,
@@ -80,7 +81,7 @@ def describe_examples(module: nn.Module, x: Tensor, window: Sequence[int] | None
     """`inputs` and `features` (n, d) of examples x (n, *inputs), a few at a time."""
     module.eval()
     inputs, features = [], []
-    for part in torch.split(x, at_once(x, dense=True)):
+    for part in (x[rows] for rows in split_rows(x, at_once(x, dense=True))):
         inputs.append(compute_features(part.cpu().numpy()))
         with torch.no_grad():
             pooled = [_pool_features(module(piece)) for piece in split_windows(part, window)]
@@ -115,7 +116,8 @@ def likeness_of(
         return None
     rows, study = rows[torch.from_numpy(taken)], study[taken]
     owners = cohort.patient[rows].numpy()[np.unique(study, return_index=True)[1]]
-    described = describe_examples(module, cohort.images[rows].to(device), window)
+    images = select_rows(cohort.images, rows, cohort.images.dtype)
+    described = describe_examples(module, images.to(device), window)
     made = {name: reference_of(average_by_study(numbers, study), owners) for name, numbers in described.items()}
     references = {name: reference for name, reference in made.items() if reference is not None}
     return Likeness(references) if references else None

@@ -26,6 +26,7 @@ from privacy.dp.events import NON_PRIVATE, Event
 from privacy.dp.mixup import Blend, blend_losses, blend_rows
 from privacy.dp.moments import Embed, Moments, Patients, exact_moments
 from privacy.dp.passes import PLAIN, Passes
+from privacy.dp.stored_rows import split_rows, take_rows
 from privacy.message import Params
 
 Split: TypeAlias = Literal["train", "validation", "test"]
@@ -199,7 +200,10 @@ class PlainAccess:
     def shares(self, classes: int) -> Tensor:
         """How common each class is among the training rows, or the pixels of their masks: (classes,) float64."""
         self.events.append(NON_PRIVATE)
-        counts = torch.bincount(self.splits["train"].y.flatten(), minlength=classes).double()
+        y, counts = self.splits["train"].y, torch.zeros(classes, dtype=torch.float64)
+        for part in split_rows(y, CHUNK if y.dim() == 1 else 1):
+            every = torch.bincount(y[part].flatten(), minlength=classes)[:classes]  # without what masks ignore
+            counts = counts + every.double().to(counts.device)
         return counts / counts.sum()
 
     def draw(self, *, full: bool = False) -> Draw:
@@ -209,9 +213,11 @@ class PlainAccess:
         if full:
             return Draw(rows.x, rows.y, rows.patient)
         index = next(self.stream)
-        x, y = rows.x[index], rows.y[index]
+        x, y = take_rows(rows.x, index), take_rows(rows.y, index)
         if self.augment is not None:
             x, y = self.augment(x, y, self.generator)
+        else:
+            x, y = x[:], y[:]
         if not self.mixup:
             return Draw(x, y, rows.patient[index])
         x, blend = blend_rows(x, y, self.mixup, self.generator)
@@ -283,10 +289,7 @@ class PlainAccess:
         training, chunk = module.training, chunk or at_once(rows.x, dense=rows.y.dim() > 1)
         module.eval()
         with torch.no_grad():
-            values = [
-                statistic(module, Batch(x, y))
-                for x, y in zip(torch.split(rows.x, chunk), torch.split(rows.y, chunk), strict=True)
-            ]
+            values = [statistic(module, Batch(rows.x[part], rows.y[part])) for part in split_rows(rows.y, chunk)]
         module.train(training)
         return float(torch.cat(values).double().mean())
 

@@ -201,8 +201,26 @@ def test_the_mean_mask_is_where_most_masks_are():
     masks = np.zeros((5, 2, 4), np.int64)
     masks[:4, 0, :1], masks[:3, 0, 1], masks[:2, 0, 2] = 1, 1, 1
     masks[0, 1, 3] = 2
-    assert mean_mask(masks, 3).tolist() == [[1, 1, 0, 0], [0, 0, 0, 2]]  # 3 of 4 is more than half, 2 of 4 is not
-    assert not mean_mask(np.zeros((3, 4, 4), int), 2).any() and not mean_mask(np.zeros((0, 4, 4), int), 2).any()
+    assert mean_mask(masks, masks.shape[1:], 3).tolist() == [
+        [1, 1, 0, 0],
+        [0, 0, 0, 2],
+    ]  # 3 of 4 is more than half, 2 of 4 is not
+    assert (
+        not mean_mask(np.zeros((3, 4, 4), int), (4, 4), 2).any()
+        and not mean_mask(np.zeros((0, 4, 4), int), (4, 4), 2).any()
+    )
+
+
+@given(
+    hnp.arrays(np.int64, st.tuples(st.integers(0, 6), st.integers(1, 3), st.integers(1, 4)), elements=st.integers(0, 3))
+)
+def test_the_mean_mask_is_the_one_of_all_masks_at_once(masks: np.ndarray) -> None:
+    shares = np.full((4, *masks.shape[1:]), 0.5)
+    for c in range(1, 4):
+        is_class = masks == c
+        shown = is_class.any(axis=(1, 2))
+        shares[c] = is_class[shown].mean(axis=0) if shown.any() else 0.0
+    assert np.array_equal(mean_mask(masks, masks.shape[1:], 4), shares.argmax(axis=0))
 
 
 def test_the_mean_mask_stands_under_the_table_and_is_no_hospitals_own_model_elsewhere():

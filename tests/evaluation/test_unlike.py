@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.covariance import ledoit_wolf
 
+from evaluation import unlike
 from evaluation.unlike import FEWEST, MOST, Floats, average_by_study, compute_features, reference_of
 
 
@@ -124,3 +125,10 @@ def test_lines_of_a_table_describe_themselves_and_studies_are_means():
         [6, 7, 8],
         [9, 10, 11],
     ]
+
+
+def test_planes_that_are_transformed_a_few_at_a_time_have_the_same_powers(monkeypatch):
+    volumes = np.random.default_rng(0).normal(size=(2, 1, 5, 8, 12)).astype(np.float32)
+    together = compute_features(volumes)
+    monkeypatch.setattr(unlike, "AT_ONCE", 2 * 8 * 12)
+    assert np.allclose(compute_features(volumes), together, rtol=1e-12, atol=0)
