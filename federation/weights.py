@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from federation.models.adapted import OwnModule
+from federation.models.nnunet_weights import is_nnunet, rename_nnunet_tensors
+from federation.models.planned import PlannedModule
 from federation.pretraining import HEAD
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse
@@ -25,9 +27,10 @@ HEX = frozenset("0123456789abcdef")
 @dataclass(frozen=True, kw_only=True)
 class Weights:
     """file: safetensors, with the tensors of the method's network, named as in its `state_dict`; for a network of MONAI
-    or of the user, names of the original network or of ours. head: kept, or fresh = drawn at random; the file may then
-    have another head or none. public: whether they were trained without patients of these hospitals; weights that are
-    not declared public are outside of every privacy guarantee. sha256: of the file; empty = any.
+    or of the user, names of the original network or of ours, and for a planned network nnU-Net's or ours. head: kept,
+    or fresh = drawn at random; the file may then have another head or none. public: whether they were trained without
+    patients of these hospitals; weights that are not declared public are outside of every privacy guarantee. sha256: of
+    the file; empty = any.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -56,6 +59,8 @@ def select_fitting_tensors(
         ValueError: tensors are missing, not in the network, of another shape or kind, or not finite; all are listed.
     """
     network_tensors: dict[str, Tensor] = dict(network.state_dict())
+    if isinstance(network, PlannedModule) and is_nnunet(file_tensors):
+        file_tensors = rename_nnunet_tensors(file_tensors, network.plan)
     known = network.originals if isinstance(network, OwnModule) else {}
     if len(known.keys() & file_tensors.keys()) <= len(network_tensors.keys() & file_tensors.keys()):
         known = {}

@@ -36,7 +36,8 @@ class Planned:
     resolution, whose strides are 1; a kernel and a stride have one number an axis. norm: `instance` or `group` (8
     groups) can be trained privately; `batch` is for methods that keep norms at home. deep_supervision: losses at lower
     resolutions too, each with half the weight of the one above, except at the lowest of the upward path. mirror:
-    predictions are means over mirrored passes, 4 of an image and 8 of a volume.
+    predictions are means over mirrored passes, 4 of an image and 8 of a volume. up_bias: whether transposed
+    convolutions have a bias, as nnU-Net's have, for a network that begins with nnU-Net's weights.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -50,6 +51,7 @@ class Planned:
     norm: Literal["instance", "batch", "group"] = "instance"
     deep_supervision: bool = True
     mirror: bool = False
+    up_bias: bool = False
 
     def __post_init__(self) -> None:
         refuse([*self._find_problems()])
@@ -162,7 +164,9 @@ class PlannedModule(nn.Module):
         ups = []
         for stage in reversed(range(1, stages)):
             low, high = plan.filters[stage], plan.filters[stage - 1]
-            up = UnetUpBlock(axes, low, high, plan.kernels[stage - 1], 1, plan.strides[stage], norm, act)
+            up = UnetUpBlock(
+                axes, low, high, plan.kernels[stage - 1], 1, plan.strides[stage], norm, act, None, plan.up_bias
+            )
             is_supervised = plan.deep_supervision and 1 < stage < stages - 1  # neither the last, which has the head
             ups.append(UpBlock(up, conv(high, classes, kernel_size=1) if is_supervised else None))
         self.stem, self.blocks = downs[0], nn.ModuleList([*downs[1:], *ups])
