@@ -1,7 +1,8 @@
 """Label maps: what their values stand for.
 
 Hospitals encode their maps differently (0 and 255; 0, 1 and 2), so each lists in its settings the values of each class.
-Other values are refused: if they counted as background, models would learn them as such.
+Other values are refused: if they counted as background, models would learn them as such. Values of the name `ignore`
+are no class: nobody says what is there, and nothing is learnt or scored there (nnU-Net's ignore label).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.sources import BACKGROUND, PictureMasks, VolumeMasks
+from federation.task import IGNORED
+from pipelines.data.sources import BACKGROUND, IGNORE, PictureMasks, VolumeMasks
 from pipelines.data.study import Unusable
 
 MOST_MASK_CLASSES = 7  # classes without the background
@@ -33,10 +35,17 @@ def order_classes(masks: PictureMasks | VolumeMasks, classes: Sequence[str]) -> 
 
 
 def number_values(masks: PictureMasks | VolumeMasks, class_names: Sequence[str]) -> dict[int, int]:
-    """Value -> class, 0 = background, 1 = the first of `class_names`, which are those of the settings."""
-    numbers = {BACKGROUND: 0, **{name: number for number, name in enumerate(class_names, start=1)}}
+    """Value -> class, 0 = background, 1 = the first of `class_names`, which are those of the settings; `IGNORED` of
+    what is not to count.
+    """
+    numbers = {BACKGROUND: 0, IGNORE: IGNORED, **{name: number for number, name in enumerate(class_names, start=1)}}
     every = {BACKGROUND: (0,), **masks.values}
     return {value: numbers[name] for name, values in every.items() for value in values}
+
+
+def has_class(class_map: NDArray[np.generic]) -> bool:
+    """Whether a map shows a class, beside background and what is ignored."""
+    return bool(((class_map != 0) & (class_map != IGNORED)).any())
 
 
 def convert_to_classes(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from federation.task import IGNORED
 from pipelines.data.grids.geometry import classes_on_grid, grid_of, mask_on_grid, reading_order, spacing_of
 from pipelines.data.study import Array, Unusable, Volume
 
@@ -67,7 +68,7 @@ def measure_volume(
     if voxels[0] < 2:
         raise Unusable("single_slice", "one slice only; a volume needs at least 2. Send the whole series.")
     class_map = mask_on_grid(mask, grid_of(stack)) if classes is None else classes_on_grid(mask, grid_of(stack))
-    foreground, moments = _summarize_values(np.asarray(stack.values[class_map > 0], np.float32))
+    foreground, moments = _summarize_values(np.asarray(stack.values[_is_inside(class_map)], np.float32))
     volumes = tuple(count * float(np.prod(spacing)) for count in _count_voxels(class_map, classes or 1))
     known_modality = modality.upper() if modality.upper() in MODALITIES else UNKNOWN
     return MeasuredStudy(patient, study, spacing, voxels, foreground, moments, volumes, known_modality)
@@ -75,10 +76,16 @@ def measure_volume(
 
 def measure_picture(patient: str, study: str, grey: Array, classes: np.ndarray, count: int) -> MeasuredStudy:
     """Measure a picture. grey: (rows, columns), from 0 to 1. classes: of each pixel, 0 = background, to `count`."""
-    foreground, moments = _summarize_values(np.asarray(grey[classes > 0], np.float32))
+    foreground, moments = _summarize_values(np.asarray(grey[_is_inside(classes)], np.float32))
     rows, columns = grey.shape
     volumes = _count_voxels(classes, count)
     return MeasuredStudy(patient, study, (1.0, 1.0), (rows, columns), foreground, moments, volumes)
+
+
+def _is_inside(class_map: np.ndarray) -> np.ndarray:
+    """Where a class is, beside background and what is ignored."""
+    inside: np.ndarray = (class_map > 0) & (class_map != IGNORED)
+    return inside
 
 
 def _count_voxels(class_map: np.ndarray, classes: int) -> tuple[float, ...]:

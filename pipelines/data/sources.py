@@ -20,7 +20,8 @@ KIND = "kind"
 """In `select`, in the place of a DICOM keyword: what the reader takes an image for by its own evidence."""
 FITTED_UNIT: Unit = "1e-6 mm2/s"
 IMAGE, STEM = "{image}", "{stem}"
-BACKGROUND = "background"
+BACKGROUND, IGNORE = "background", "ignore"
+"""Names in `values` that are no classes: 0, and where nobody says which class is there."""
 LARGEST_VALUE = 65535
 PATIENT, SESSION, CASE = "{patient}", "{session}", "{case}"
 
@@ -56,8 +57,8 @@ class VolumeMasks:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The named classes, in their order, without the background."""
-        return tuple(name for name in self.values if name != BACKGROUND)
+        """The named classes, in their order, without background and what is ignored."""
+        return tuple(name for name in self.values if name not in (BACKGROUND, IGNORE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +159,7 @@ class PictureMasks:
     path below the source's folder), or {stem}, the same without .jpg, .png and so on. values: class -> its pixel
     values: {disc: [1], cup: [2]}, {disc: [255]}, or {disc: [1, 2]} if the cup is a part of the disc. All other
     values must be listed under `background`, by default [0]. Values of a palette image are its indices, of a
-    1-bit mask 0 and 1.
+    1-bit mask 0 and 1. Under `ignore` stand values of pixels that nothing is learnt from and no score counts.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -176,8 +177,8 @@ class PictureMasks:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The named classes, in their order, without the background."""
-        return tuple(name for name in self.values if name != BACKGROUND)
+        """The named classes, in their order, without background and what is ignored."""
+        return tuple(name for name in self.values if name not in (BACKGROUND, IGNORE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +337,7 @@ class TableLabels:
 def _map_value_problems(values_by_class: Mapping[str, tuple[int, ...]]) -> list[Problem]:
     """Problems with what the values of label maps stand for."""
     problems = []
-    if not set(values_by_class) - {BACKGROUND}:
+    if not set(values_by_class) - {BACKGROUND, IGNORE}:
         problems.append(Problem(("values",), "no class; give one, as in {disc: [255]}"))
     problems += [
         Problem(("values", name), "empty; give its pixel values")

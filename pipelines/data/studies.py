@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from pipelines.data.images import Hounsfield, Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, try_collecting
 from pipelines.data.label_findings import FindingNames, join_codes
-from pipelines.data.label_maps import convert_to_classes, number_values, order_classes
+from pipelines.data.label_maps import convert_to_classes, has_class, number_values, order_classes
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
 from pipelines.data.measures import MeasuredStudy, measure_volume
@@ -106,6 +107,7 @@ def open_studies(
             partial(_prepare_study, candidate, context),
             partial(_foresee_study, candidate, context),
             partial(_measure_study, candidate, context),
+            math.prod(candidate.shape),
         )
         for candidate in index.candidates
     )
@@ -270,7 +272,7 @@ def _slice_labels(study: Study, examples: Examples, context: ReadingContext) -> 
     class, and 0 without these.
     """
     if context.labels is None:
-        return [int(shown.any()) for shown in examples.mask]
+        return [int(has_class(shown)) for shown in examples.mask]
     if isinstance(context.labels, MaskLabels):
         pixels = examples.lesion.sum(axis=(1, 2), dtype=np.int64)
         return [int(count >= context.labels.minimum_pixels) for count in pixels]
@@ -282,7 +284,7 @@ def _volume_label(study: Study, examples: Examples, slices: int, context: Readin
     finding that one of them has. Without labels as of slices.
     """
     if context.labels is None:
-        return int(examples.mask.any())
+        return int(has_class(examples.mask))
     if isinstance(context.labels, MaskLabels):
         return int(examples.lesion.sum(dtype=np.int64) >= context.labels.minimum_pixels)
     numbers = _labels_from_table(study, range(slices), context)

@@ -2,7 +2,7 @@
 labelsTr/NAME.nii.gz.
 
 The format is described in nnU-Net's documentation/dataset_format.md. Cases count as patients. What has no counterpart
-here - several channels, an ignored label, regions that share a label, other kinds of files - is refused in words.
+here - several channels, regions that share a label, other kinds of files - is refused in words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.data.label_maps import MOST_MASK_CLASSES
-from pipelines.data.sources import BACKGROUND, CASE, LARGEST_VALUE
+from pipelines.data.sources import BACKGROUND, CASE, IGNORE, LARGEST_VALUE
 from pipelines.discovery.found import Discovery, Group, Site
 from pipelines.discovery.places import site_names
 from pipelines.discovery.safe import known_words, secrets_of
@@ -24,13 +24,12 @@ from pipelines.loader.names import is_name
 DESCRIPTION, IMAGES, LABELS = "dataset.json", "imagesTr", "labelsTr"
 CHANNEL = re.compile(r"_([0-9]{4})$")
 ENDINGS = (".nii.gz", ".nii")
-IGNORED = "ignore"
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One of nnU-Net's folders. values: class -> its labels, ascending. ending: of files. channel: the name of its only
-    one, as it stands there. cases: names of those with a label map.
+    """One of nnU-Net's folders. values: class -> its labels, ascending, and that of `ignore`. ending: of files.
+    channel: the name of its only one, as it stands there. cases: names of those with a label map.
     """
 
     folder: Path
@@ -39,6 +38,11 @@ class Dataset:
     channel: str
     cases: tuple[str, ...]
     unlabelled: int
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Those that are learnt."""
+        return tuple(name for name in self.values if name != IGNORE)
 
 
 def discover_nnunet(folder: Path) -> Discovery | None:
@@ -52,9 +56,9 @@ def discover_nnunet(folder: Path) -> Discovery | None:
         return None
     problems: list[str] = []
     datasets = [dataset for place in places if (dataset := _read_dataset(place, problems)) is not None]
-    names = {frozenset(dataset.values) for dataset in datasets}
+    names = {frozenset(dataset.classes) for dataset in datasets}
     if not problems and len(names) > 1:
-        found = "; ".join(f"{dataset.folder}: {', '.join(dataset.values)}" for dataset in datasets)
+        found = "; ".join(f"{dataset.folder}: {', '.join(dataset.classes)}" for dataset in datasets)
         problems.append(
             f"hospitals of one run have classes of the same names, found {found}; give one of these folders"
         )
@@ -72,7 +76,7 @@ def discover_nnunet(folder: Path) -> Discovery | None:
     rows = tuple(
         (known_words(dataset.channel), "NIfTI", "nnU-Net", "", "", f"{len(dataset.cases):,}") for dataset in datasets
     )
-    task = {"kind": "segmentation", "target": "masks", "classes": list(datasets[0].values)}
+    task = {"kind": "segmentation", "target": "masks", "classes": [*datasets[0].classes]}
     return Discovery("nifti", tuple(sites), tuple(doubts), rows, task)
 
 
@@ -180,20 +184,18 @@ def _name_class(text: str) -> str:
 def _label_problems(classes: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[str]:
     """Why the labels cannot be learnt."""
     names, values = [name for name, _ in classes], [value for _, several in classes for value in several]
-    if not classes:
+    if set(names) <= {IGNORE}:
         example = '{"background": 0, "peripheral": 1, "transition": 2}'
         yield f"labels: none that can be read; name whole numbers, as in {example}"
     if len(set(names)) < len(names) or not all(map(is_name, names)):
         yield "labels: names must differ in a-z and 0-9, and hold one of these; rename some"
-    if IGNORED in names:
-        yield "labels: the label ignore has no counterpart here; draw what it covers, or leave these cases out"
     if shared := sorted({value for value in values if values.count(value) > 1}):
         yield f"labels: regions share {shared}, and a voxel has one class here; name labels that exclude each other"
     of_background = {value for name, several in classes if name == BACKGROUND for value in several}
     if wrong := sorted(of_background | {value for value in values if not 1 <= value <= LARGEST_VALUE}):
         yield f"labels: must be in [1, {LARGEST_VALUE}], and 0 the background, found {wrong}"
-    if len(classes) > MOST_MASK_CLASSES:
-        yield f"labels: {len(classes)} classes, and {MOST_MASK_CLASSES} are learnt at most; join or drop some"
+    if (count := len({*names} - {IGNORE})) > MOST_MASK_CLASSES:
+        yield f"labels: {count} classes, and {MOST_MASK_CLASSES} are learnt at most; join or drop some"
 
 
 def _list_stems(folder: Path, ending: str) -> list[str]:

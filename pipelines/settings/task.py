@@ -14,6 +14,7 @@ from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
 from pipelines.data.label_maps import MOST_MASK_CLASSES as MOST_MASK_CLASSES
 from pipelines.data.label_numbers import LabelRange
+from pipelines.data.sources import IGNORE
 from pipelines.loader.names import is_name
 from privacy.settings_error import Problem, refuse, wrong_lengths
 
@@ -75,6 +76,9 @@ class Segmentation:
 
     def __post_init__(self) -> None:
         problems = [_name_problem(name) for name in self.classes if not is_name(name)]
+        if IGNORE in self.classes:
+            text = f"{IGNORE} is no class, but what label maps do not tell: say it in source.masks.values alone"
+            problems.append(Problem(("classes",), text))
         if self.target == "masks" and not 1 <= len(set(self.classes)) == len(self.classes) <= MOST_MASK_CLASSES:
             text = f"1 to {MOST_MASK_CLASSES} different names are needed, as in [disc, cup]; found {self.classes}"
             problems.append(Problem(("classes",), text))

@@ -14,7 +14,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from federation.task import IGNORED
 from pipelines.discovery.nnunet import _list_channels, _read_labels, discover_nnunet
+from pipelines.hospital.hospital import read_cohort_file
 from pipelines.init import main as init
 from pipelines.loader.names import is_name
 from pipelines.plan import main as plan
@@ -105,6 +107,25 @@ def test_a_folder_of_datasets_is_a_hospital_each(tmp_path, monkeypatch, capsys):
     assert "classes of the same names" in said and "liver" in said
 
 
+def test_what_is_ignored_is_no_class_and_is_learnt_and_scored_around(tmp_path, monkeypatch):
+    """From the folder to a model, with a label of which nobody says what it is."""
+    monkeypatch.chdir(tmp_path)
+    write_dataset(Path("north"), described=DESCRIBED | {"labels": {"background": 0, "zone": 1, "ignore": 2}})
+    assert init(["north", "--out", "my.yaml"]) == Exit.OK
+    config = load_config("my.yaml")
+    source = config.sites["north"].source
+    assert config.task.names == ("background", "zone")
+    assert dict(source.masks.values) == {"zone": (1,), "ignore": (2,)} and source.masks.classes == ("zone",)
+    text = Path("my.yaml").read_text().replace("rounds: 20", "rounds: 1").replace("steps: 25", "steps: 2")
+    Path("my.yaml").write_text(text)
+    assert run(["my.yaml"]) == Exit.OK
+    (home,) = Path("runs").glob("*/sites/north")
+    cohort = read_cohort_file(next(home.glob("cohorts/*/cohort.safetensors")))
+    assert cohort.mask.unique().tolist() == [0, 1, IGNORED] and set(cohort.recipe["classes"]) == {"zone"}
+    assert bool((cohort.labels == 1).all())
+    assert (home / "ready" / "local.safetensors").is_file()
+
+
 def test_ct_is_planned_as_ct(tmp_path, capsys):
     raw = write_dataset(tmp_path / "north", described=DESCRIBED | {"channel_names": {"0": "CT"}})
     assert init([str(raw)]) == Exit.OK
@@ -129,7 +150,8 @@ def test_images_without_a_label_map_are_told(tmp_path, capsys):
         ({"labels": {"background": 0}}, "labels: none that can be read"),
         ({"labels": {"background": 0, "a": "one"}}, "labels: none that can be read"),
         ({"labels": {"background": 0, "whole": [1, 2], "core": [2]}}, "labels: regions share [2]"),
-        ({"labels": {"background": 0, "a": 1, "ignore": 2}}, "labels: the label ignore has no counterpart"),
+        ({"labels": {"background": 0, "ignore": 2}}, "labels: none that can be read"),
+        ({"labels": {"background": 0, "a": 1, "ignore": 1}}, "labels: regions share [1]"),
         ({"labels": {"background": 0, "A b": 1, "a-b": 2}}, "labels: names must differ"),
         ({"labels": {"background": 0, "***": 1}}, "labels: names must differ"),
         ({"labels": {"background": 3, "a": 1}}, "0 the background, found [3]"),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from federation.task import IGNORED
 from pipelines.data.folder import resolve_path
 from pipelines.data.index import convert_read_errors, folder_problems
 from pipelines.data.intake import try_collecting
@@ -158,7 +159,8 @@ def square_around(class_map: Map, margin: float, jitter: float = 0.0, name: str 
     Raises:
         Unusable: `empty_mask`: there is no foreground.
     """
-    rows, columns = (np.flatnonzero(class_map.any(axis=axis)) for axis in (1, 0))
+    inside = (class_map > 0) & (class_map != IGNORED)
+    rows, columns = (np.flatnonzero(inside.any(axis=axis)) for axis in (1, 0))
     if not rows.size:
         raise Unusable("empty_mask", "its mask is empty, so nothing says where to cut. Draw it, or drop the picture.")
     longest = float(max(np.ptp(rows), np.ptp(columns)) + 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from federation.task import IGNORED
 from pipelines.data.images import Pictures
 from pipelines.data.pictures.label_maps import FORMATS, ORIENTATION, Map, Maps, Shown, read_map, square_around
 from pipelines.data.study import Array, Unusable
@@ -33,7 +34,7 @@ def read_pair(path: Path, images: Pictures, maps: Maps, name: str) -> tuple[Arra
 
     A pixel has the class that covers most of it, the lower one of ties. So the map matches the picture, whose pixels
     are means of the same areas; nearest-neighbour values would drop a rim thinner than a pixel, or make it too thick,
-    depending on the grid.
+    depending on the grid. What is ignored counts as one more class, the last.
 
     Raises:
         Unusable: as `read_picture` and `read_map`, or `empty_mask` (there is nothing to crop around).
@@ -42,10 +43,11 @@ def read_pair(path: Path, images: Pictures, maps: Maps, name: str) -> tuple[Arra
     shown = _open_upright(path)
     full = read_map(maps, name, shown)
     box = None if images.margin is None else square_around(full, images.margin, images.jitter or 0.0, name)
-    planes = [Image.fromarray((full == number).astype(np.float32)) for number in range(1, len(maps.classes) + 1)]
+    numbers = [*range(1, len(maps.classes) + 1), *([IGNORED] if (full == IGNORED).any() else [])]
+    planes = [Image.fromarray((full == number).astype(np.float32)) for number in numbers]
     shares = np.stack([_downscale_plane(_crop_middle(plane, images), images, box) for plane in planes])
     every = np.concatenate([1 - shares.sum(axis=0, keepdims=True), shares])  # outside the picture is background
-    return _build_input(shown.picture, images, box), np.argmax(every, axis=0).astype(np.uint8)
+    return _build_input(shown.picture, images, box), np.array([0, *numbers], np.uint8)[np.argmax(every, axis=0)]
 
 
 def read_full_pair(path: Path, maps: Maps, name: str) -> tuple[Array, Map]:

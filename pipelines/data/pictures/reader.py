@@ -18,6 +18,7 @@ from pipelines.data.index import folder_problems
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks, try_collecting
 from pipelines.data.label_classes import class_number, value_problems
 from pipelines.data.label_findings import FindingNames
+from pipelines.data.label_maps import has_class
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.measures import MeasuredStudy, measure_picture
 from pipelines.data.pictures.label_maps import SUFFIXES, Maps, find_map, map_name, open_maps
@@ -305,7 +306,7 @@ def _read_entry(entry: Entry, images: Pictures, maps: Maps | None) -> ReadStudy:
     else:
         picture, labels = read_pair(entry.path, images, maps, entry.name)
         mask = labels[None]
-    label = entry.label if entry.label is not None else int(mask.any())
+    label = entry.label if entry.label is not None else int(has_class(mask))
     examples = Examples(picture[None], none, none, np.zeros(1, np.float32), mask)
     return ReadStudy(entry.patient, entry.study, examples, [label], "unknown")
 

@@ -31,7 +31,8 @@ def adapted_lines(
 ) -> tuple[AdaptedLine, ...]:
     """How each line went. names: of the classes, class 0 first."""
     truth = cohort.labels if target is None else target_classes(cohort, target)
-    true_shares = torch.bincount(truth.flatten(), minlength=len(names)).double() / max(1, truth.numel())
+    counts = torch.bincount(truth.flatten(), minlength=len(names))[: len(names)]  # without what masks ignore
+    true_shares = counts.double() / counts.sum().clamp(min=1)
     return tuple(_build_line(label, scores, names, true_shares.tolist()) for label, scores in lines.items())
 
 

@@ -13,6 +13,7 @@ from evaluation.tiles import Tile
 from federation.findings import UNKNOWN, YES, decode_findings
 from federation.task import STEPS
 from pipelines.data.cohort import Cohort
+from pipelines.data.label_maps import has_class
 from pipelines.data.label_numbers import read_range
 from pipelines.data.stored import class_numbers, finding_names, label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
@@ -57,7 +58,11 @@ def _select_examples(cohort: Cohort, split: int, masks: torch.Tensor | None = No
     half with one, half without.
     """
     chosen: list[int] = []
-    positive = class_numbers(cohort).clamp(max=1) if masks is None else masks.flatten(1).any(dim=1).long()
+    positive = (
+        class_numbers(cohort).clamp(max=1)
+        if masks is None
+        else torch.tensor([has_class(mask.numpy()) for mask in masks]).long()
+    )
     for label in (1, 0):
         rows = ((cohort.split == split) & (positive == label)).nonzero()[:, 0].tolist()
         first = {int(cohort.patient[row]): row for row in reversed(rows)}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from evaluation.tiles import Tile
 from evaluation.volumes import PREDICTED, TRUE, SizeWords
 from evaluation.wording import format_figures, format_number
+from federation.task import IGNORED
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.segmentation import kind_of
 
@@ -24,6 +25,7 @@ def build_mask_tile(
     """An image with its given mask (*spatial), and a model's where there is one; of a volume the slice that shows most
     of either, the given one first. text: before the patient's code.
     """
+    true_mask = true_mask.masked_fill(true_mask == IGNORED, 0)
     image, plane, which = cohort.images[row], None, [true_mask, *([] if predicted_mask is None else [predicted_mask])]
     if image.dim() == 4:
         areas = [(mask > 0).sum(dim=(1, 2)) for mask in which]
