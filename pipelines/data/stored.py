@@ -200,8 +200,13 @@ class NoMasks(ValueError):
 
 
 def target_classes(cohort: Cohort, target: Target) -> Tensor:
+    """As `target_masks`, (n, *spatial) int64, in memory."""
+    return target_masks(cohort, target).long()
+
+
+def target_masks(cohort: Cohort, target: Target) -> Tensor:
     """The class of each pixel or voxel, (n, *spatial) uint8, 0 = background, `IGNORED` where nobody says: the cohort's
-    own tensor.
+    own tensor, which may lie in a file.
 
     `gland` and `lesion` are 0 or 1, `masks` are the classes of the cohort's label maps. In a cohort 0 also stands for
     a missing annotation, which must not be learnt as background. Every patient has a gland, so an empty gland mask was

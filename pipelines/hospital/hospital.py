@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pipelines.data.cohort import Cohort, from_message, to_message
 from pipelines.data.images import Target
-from pipelines.data.stored import target_classes
+from pipelines.data.stored import target_masks
 from pipelines.data.taking import copy_rows_to_disk
 from pipelines.loader.names import is_name
 from pipelines.phantom.patients import PhantomSource
@@ -228,7 +228,7 @@ def all_rows(cohort: Cohort, device: str = "cpu", target: Target | None = None, 
 
 def _select_rows(cohort: Cohort, chosen: Tensor, device: str, target: Target | None, scratch: Path | None) -> Rows:
     """The chosen rows of a cohort, on the device."""
-    truth = cohort.labels if target is None else target_classes(cohort, target)
+    truth = cohort.labels if target is None else target_masks(cohort, target)
     index = chosen.nonzero()[:, 0]
     images = copy_rows_to_disk(cohort.images, index, scratch)
     labels = select_rows(truth, index, torch.int64)  # masks are 8 times as large in memory as in the cohort's file

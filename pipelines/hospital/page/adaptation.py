@@ -17,7 +17,7 @@ from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
-from pipelines.data.stored import target_classes
+from pipelines.data.stored import target_masks
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, GLOBAL, SCORES, SHARED, SHOWN, SPREAD
 from pipelines.hospital.page.tiles import build_mask_tile, in_words
 from pipelines.hospital.segmentation import kind_of, read_patient_scores, select_shown_patients, words_of_kind
@@ -30,7 +30,7 @@ def adapted_lines(
     lines: Mapping[str, Message], cohort: Cohort, target: Target | None, names: Sequence[str]
 ) -> tuple[AdaptedLine, ...]:
     """How each line went. names: of the classes, class 0 first."""
-    truth = cohort.labels if target is None else target_classes(cohort, target)
+    truth = cohort.labels if target is None else target_masks(cohort, target)
     counts = torch.bincount(truth.flatten(), minlength=len(names))[: len(names)]  # without what masks ignore
     true_shares = counts.double() / counts.sum().clamp(min=1)
     return tuple(_build_line(label, scores, names, true_shares.tolist()) for label, scores in lines.items())
@@ -61,7 +61,7 @@ def adapted_sheets(
     """A sheet per line with masks: each patient a row, the mask before beside the one after where there are both."""
     if target is None:
         return
-    masks = target_classes(cohort, target)
+    masks = target_masks(cohort, target)
     for label, scores in lines.items():
         scored = read_patient_scores(scores.tensors)
         if scored is None or SHOWN not in scores.tensors:

@@ -14,7 +14,7 @@ from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
-from pipelines.data.stored import target_classes
+from pipelines.data.stored import target_masks
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import cohort_of, scores_name_of
 from pipelines.hospital.opening import Opening
@@ -75,7 +75,7 @@ def open_outliner(hospital: Hospital, method: TableLine, window: Sequence[int] |
     def predict_masks(rows: Tensor) -> Tensor:
         return predict_classes(start.task, module, cohort.images[rows].to(hospital.device), window=sides)
 
-    return Outliner(start, cohort, test, target_classes(cohort, start.target), predict_masks)
+    return Outliner(start, cohort, test, target_masks(cohort, start.target), predict_masks)
 
 
 def _draw_sheet(
@@ -85,7 +85,7 @@ def _draw_sheet(
     start, cohort, test, masks, predict_masks = open_outliner(hospital, method, window)
     scored = kept_values(hospital, method)
     if scored is None:  # the central baseline's, which visits
-        truth = Rows(cohort.images[test], masks[test], cohort.patient[test])
+        truth = Rows(cohort.images[test], masks[test].long(), cohort.patient[test])
         scored = score_patients(cohort, truth, predict_masks(test), start.task.classes)
     tiles = _build_tiles(cohort, test, masks, predict_masks, scored, structures)
     patients = max(1, len(select_worst_first(scored)))

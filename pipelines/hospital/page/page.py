@@ -34,7 +34,7 @@ from evaluation.wording import Words
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.label_numbers import read_range
-from pipelines.data.stored import class_numbers, finding_names, label_names, target_classes
+from pipelines.data.stored import class_numbers, finding_names, label_names, target_masks
 from pipelines.hospital.adaptation import EVERYBODY, evidence_of, read_line_evidence, read_lines
 from pipelines.hospital.finished_models import has_noised_scores as noised_at
 from pipelines.hospital.finished_models import list_usable_models
@@ -187,7 +187,7 @@ def _build_page(
     shown, sides = features if pictured else {}, _two_sides(classes)
     by_label = [draw_features_by_class(shown, positive, examples=words.examples, classes=sides)] if shown else []
     target: Target | None = value_or_none(question.target)
-    seen = None if target is None else target_classes(cohort, target)
+    seen = None if target is None else target_masks(cohort, target)
     on_page = PageScores(tables, rows, decided, classes, number, findings.names)
     return SitePage(
         title=_page_title(hospital, question.title),
