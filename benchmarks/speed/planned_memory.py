@@ -8,7 +8,13 @@ trains a round of a few steps and scores the last one, `predict` segments anothe
 its own, on one thread. `resident` is its `ru_maxrss`, with pages of mapped files; `anonymous` is what no file stands
 behind, looked at every 20 ms. `small` is a plan of 1 GiB with eight filters, `large` one of 8 GiB with 32. Of the
 windows of a study a processor computes a few, and the others answer zeros, in the same memory. Seconds are of CPU.
-Floating-point operations of a step and of a window are counted by torch on the same network.
+
+    python -m benchmarks.speed.planned_memory --count
+
+counts, by torch and without computing, the floating-point operations of a step and of a window of the two plans. Hours
+of a GPU follow from a rate that it sustains: operations of all steps divided by it. On a GPU the full training is
+
+    python -m pipelines.run planned.yaml --set device=cuda
 """
 
 from __future__ import annotations
@@ -47,7 +53,9 @@ PLANS: Mapping[str, tuple[str, ...]] = {"small": ("--small",), "large": ()}
 STEPS: Mapping[str, int] = {"small": 2, "large": 1}
 COMPUTED: Mapping[str, int] = {"small": 2, "large": 2}
 """Windows of a study that are computed."""
-LIMIT_GIB = 4.0
+RATES = (10, 50)
+"""That a GPU sustains, 1e12 operations a second."""
+COUNTED = "counted"
 COMMAND = "python -m benchmarks.speed.planned_memory"
 
 
@@ -201,13 +209,43 @@ def count_operations(settings: Mapping[str, Any], classes: int) -> dict[str, flo
     with torch.device("meta"):
         module = task.network()
         for name, rows, training in (("step", settings["train"]["work"]["batch"], True), ("window", 1, False)):
-            x, y = torch.zeros(rows, 1, *model.patch), torch.zeros(rows, *model.patch, dtype=torch.int64)
+            x = torch.zeros(rows, 1, *model.patch)
             module.train(training)
             with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
                 output = module(x)
                 if training:
-                    task.losses(output, y).mean().backward()
+                    sum(each.sum() for each in (output.logits, *output.deep)).backward()  # convolutions are all
             counted[name] = counter.get_total_flops() / 1e12
+    return counted
+
+
+def count_plans() -> dict[str, Any]:
+    """Plan -> its patch, batch, windows and operations, for studies of `SHAPE`."""
+    from pipelines.planning.rules import fit_network
+    from pipelines.planning.settings import SMALL, Effort
+
+    sides, spacing = list(SHAPE[::-1]), SPACING[::-1]
+    counted = {}
+    for name, effort in (("small", SMALL), ("large", Effort())):
+        fitted = fit_network(
+            spacing,
+            sides,
+            classes=len(CLASSES) + 1,
+            voxels=40 * prod(sides),
+            memory_gib=effort.memory_gib,
+            filters=effort.filters,
+        )
+        network = fitted.network
+        model = {key: [list(row) for row in getattr(network, key)] for key in ("kernels", "strides")}
+        model |= {"patch": list(network.patch), "filters": list(network.filters)}
+        settings = {"model": model, "train": {"work": {"batch": fitted.batch}}}
+        counted[name] = {
+            "patch": model["patch"],
+            "batch": fitted.batch,
+            "windows": count_windows(sides, model["patch"]),
+            "steps": effort.rounds * effort.steps,
+            "tflop": count_operations(settings, len(CLASSES) + 1),
+        }
     return counted
 
 
@@ -249,22 +287,33 @@ def measure(folder: Path, plan: str, studies: int) -> dict[str, Any]:
 
 
 def tables(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The table of memory."""
+    """The tables of memory and of operations."""
     rows = []
     for name, each in kept.items():
-        memory = [
-            f"{each[part]['resident_gib']:.2f} ({each[part]['anonymous_gib']:.2f})"
-            for part in ("plan", "run", "predict")
-        ]
-        patch, window = " × ".join(map(str, each["patch"])), f"{each['predict']['window_s']:.1f}"
-        rows.append([
-            name.partition(" | ")[0], str(each["studies"]), f"{patch}, {each['batch']}", *memory,
-            f"{each['run']['step_s']:.1f}", window, f"{each['computed']} of {each['windows']}",
-            f"{each['tflop']['step']:.2f}", f"{each['tflop']['window']:.3f}",
-        ])  # fmt: skip
-    columns = ["plan", "studies", "patch, batch", "`plan`: GiB resident (anonymous)", "`run`", "`predict`"]
-    columns += ["CPU s a step", "CPU s a window", "windows computed", "TFLOP a step", "TFLOP a window"]
-    return {"memory": make_table(columns, rows, COMMAND)}
+        for work in ("plan", "run", "predict"):
+            if name == COUNTED or work not in each:
+                continue
+            figures = each[work]
+            seconds = [f"{figures[key]:.1f}" if key in figures else "" for key in ("seconds", "step_s", "window_s")]
+            memory = [f"{figures[key]:.2f}" for key in ("resident_gib", "anonymous_gib")]
+            rows.append([name.partition(" | ")[0], f"{each['studies']}", f"`{work}`", *memory, *seconds])
+    columns = ["plan", "studies", "command", "GiB resident", "GiB that no file stands behind", "CPU s", "CPU s a step"]
+    memory_table = {"memory": make_table([*columns, "CPU s a window"], rows, COMMAND)} if rows else {}
+    return memory_table | {"operations": _build_operations(kept[COUNTED])}
+
+
+def _build_operations(counted: Mapping[str, Any]) -> dict[str, Any]:
+    """Operations, and the hours and seconds that they take at two rates."""
+    rows = []
+    for name, each in counted.items():
+        step, window = each["tflop"]["step"], each["tflop"]["window"]
+        hours = [f"{each['steps'] * step / rate / 3600:.1f}" for rate in RATES]
+        seconds = [f"{each['windows'] * window / rate:.0f}" for rate in RATES]
+        patch = f"{' × '.join(map(str, each['patch']))}, {each['batch']}"
+        rows.append([name, patch, f"{step:.2f}", f"{each['steps']:,}", *hours, str(each["windows"]), *seconds])
+    columns = ["plan", "patch, batch", "TFLOP a step", "steps", *(f"hours at {rate} TFLOP/s" for rate in RATES)]
+    columns += ["windows a study", *(f"s a study at {rate} TFLOP/s" for rate in RATES)]
+    return make_table(columns, rows, f"{COMMAND} --count")
 
 
 def parse_options() -> argparse.Namespace:
@@ -276,6 +325,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=MEASURED / f"{NAME}.json")
     parser.add_argument("--work", choices=["init", "plan", "run", "predict"], help="one of its processes")
     parser.add_argument("--windows", type=int, default=None, help="of a study, that are computed by this process")
+    parser.add_argument("--count", action="store_true", help="count operations, and compute nothing")
     parser.add_argument("words", nargs="*", help="of the command, after --")
     return parser.parse_args()
 
@@ -285,6 +335,8 @@ def main() -> None:
     options = parse_options()
     if options.work:
         return work_here(options.work, options.words, options.windows)
+    if options.count:
+        return write_measured(options.out, {**read_measured(options.out), COUNTED: count_plans()}, sort=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         for studies in options.studies:
             for plan in options.plans:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -15,8 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.shared.places import ROOT
-from benchmarks.speed.planned_memory import LIMIT_GIB
 from federation.models.planned import Planned, PlannedModule
 from federation.task import Output, Task, overlap_by_slabs, overlap_loss
 from federation.windows import average_by_slabs, average_windows
@@ -103,17 +97,3 @@ def test_small_studies_are_read_as_before() -> None:
     lock = threading.Lock()
     assert limit_readers([], 0) == 0 and limit_readers([waiting_study(2**20, [], lock)], 0) == 0
     assert limit_readers([waiting_study(2**27, [], lock)], 0) == 1
-
-
-@pytest.mark.slow
-def test_a_study_of_512_x_512_x_200_is_planned_trained_scored_and_predicted_within_4_gib(tmp_path: Path) -> None:
-    """Each in a process of its own; seven classes, as many as are learnt at most."""
-    words = ("--plans", "small", "--studies", "2", "--folder", str(tmp_path), "--out", str(tmp_path / "measured.json"))
-    line = [sys.executable, "-m", "benchmarks.speed.planned_memory", *words]
-    subprocess.run(line, cwd=ROOT, check=True, capture_output=True)
-    (figures,) = json.loads((tmp_path / "measured.json").read_text()).values()
-    assert {work: figures[work]["resident_gib"] < LIMIT_GIB for work in ("plan", "run", "predict")} == {
-        "plan": True,
-        "run": True,
-        "predict": True,
-    }
