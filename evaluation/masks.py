@@ -82,9 +82,10 @@ def score_masks(
             far = [value for value in far if value == value]
             scores[row, c - 1, HD95_AT] = np.mean(far) if far else np.nan
     sums = np.full((len(t), classes - 1), np.nan) if expected is None else np.asarray(expected, np.float64)
-    unknown = t == ignored if ignored is not None else np.zeros(t.shape, np.bool_)
-    sums = np.where(unknown.reshape(len(t), -1).any(axis=1)[:, None], np.nan, sums)  # probabilities are of all pixels
-    sizes = measure_sizes(t, np.where(unknown, 0, p), sums, spacing_mm)
+    is_unknown = np.zeros(t.shape, np.bool_) if ignored is None else np.asarray(t == ignored, np.bool_)
+    partly = np.atleast_1d(is_unknown.reshape(len(t), -1).any(axis=1))
+    sums = np.where(partly[:, None], np.nan, sums)  # probabilities are of all pixels
+    sizes = measure_sizes(t, np.where(is_unknown, 0, p), sums, spacing_mm)
     total = np.stack([sizes[who == patient].sum(axis=0) for patient in distinct])
     return Values(distinct, np.round(scores * GRID) / GRID, present, len(t), total)
 
