@@ -44,7 +44,7 @@ def _draw_corner(
     anywhere, halves = (drawn[3:] * (rooms + 1)).long(), torch.tensor([length // 2 for length in patch])
     anywhere, rooms, halves = torch.stack([anywhere, rooms, halves]).to(mask.device).unbind()
     ignored = (mask == IGNORED).sum()
-    is_centred, inside = (0 < ignored) & (ignored < mask.numel()), mask != IGNORED
+    is_centred, inside = (ignored > 0) & (ignored < mask.numel()), mask != IGNORED
     if which < foreground:
         is_there = torch.stack([(mask == number).any() for number in range(1, classes)])
         in_class = mask == 1 + _choose_one(label, is_there)
