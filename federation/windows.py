@@ -73,4 +73,6 @@ def average_by_slabs(
             counts[rest] += weight
         done = following - start
         yield start, sums[:, :, :done] / counts[:, :, :done]
-        sums, counts = (torch.cat([part[:, :, done:], 0 * part[:, :, :done]], dim=2) for part in (sums, counts))
+        sums, counts = (
+            torch.cat([part[:, :, done:], torch.zeros_like(part[:, :, :done])], dim=2) for part in (sums, counts)
+        )  # new zeros: what was no number there must not pass on

@@ -103,7 +103,7 @@ def test_the_class_of_a_label_may_have_the_number_of_what_masks_ignore() -> None
 def test_patches_lie_about_what_is_known(seed: int, foreground: float) -> None:
     _, y = draw_masks(seed, share=0.8)
     known = (y != IGNORED).flatten(1).any(dim=1)
-    cut = build_patch_views((1, 1), foreground)
+    cut = build_patch_views((1, 1), foreground, CLASSES)
     _, voxels = cut(torch.zeros(len(y), 1, *y.shape[1:]), y, torch.Generator().manual_seed(seed))
     assert ((voxels[:, 0, 0] != IGNORED) == known).all()
 
@@ -112,7 +112,7 @@ def test_training_and_validation_see_them_and_shares_do_not() -> None:
     _, y = draw_masks(3, rows=4)
     x = torch.randn(4, 1, 6, 8)
     rows = Rows(x, y, torch.arange(4))
-    access = open_access({"train": rows, "validation": rows}, batch=2, seed=0, augment=build_patch_views((4, 4), 0.5))
+    access = open_access({"train": rows, "validation": rows}, batch=2, seed=0, augment=build_patch_views((4, 4), 0.5, CLASSES))
     task = Task(PLAN, (1, 6, 8), CLASSES, "segmentation")
     torch.manual_seed(0)
     module = task.network()

@@ -27,7 +27,7 @@ from federation.parameters import loaded
 from federation.patches import build_patch_views
 from federation.rehearsal import initial_parameters, rehearse_events, zero_patients
 from federation.rounds import Schedule
-from federation.task import Output, Task, overlap_loss
+from federation.task import IGNORED, Output, Task, overlap_loss
 from federation.windows import cut_windows
 from privacy.dp.access import Batch, Rows, open_access
 from privacy.dp.events import compose_events
@@ -224,34 +224,42 @@ def test_a_patch_is_a_part_of_the_image_with_its_own_mask(sides, foreground, see
     assert torch.equal(cut[0, 0].long(), number[place]) and torch.equal(mask[0], y[0][place])
 
 
-def slow_corner(mask, patch, foreground, generator) -> list[int]:
+def slow_corner(mask, patch, foreground, classes, generator) -> list[int]:
     """Voxel by voxel, in Python."""
     rooms = [side - length for side, length in zip(mask.shape, patch, strict=True)]
     which, label, voxel, *places = torch.rand(3 + mask.dim(), generator=generator, dtype=torch.float64).tolist()
-    classes = sorted(set(mask.flatten().tolist()) - {0})
-    if which >= foreground or not classes:
+    every = [*itertools.product(*map(range, mask.shape))]
+    voxels = [at for at in every if mask[at] != IGNORED]
+    present = [number for number in range(1, classes) if any(mask[at] == number for at in every)]
+    if which < foreground and present:
+        voxels = [at for at in every if mask[at] == present[int(label * len(present))]]
+    elif len(voxels) in (0, len(every)):
         return [int(place * (room + 1)) for place, room in zip(places, rooms, strict=True)]
-    voxels = [at for at in itertools.product(*map(range, mask.shape)) if mask[at] == classes[int(label * len(classes))]]
     middle = [at - length // 2 for at, length in zip(voxels[int(voxel * len(voxels))], patch, strict=True)]
     return [min(max(0, at), room) for at, room in zip(middle, rooms, strict=True)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     sides=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=2, max_size=3),
     foreground=st.sampled_from([0.0, 0.4, 1.0]),
     classes=st.integers(2, 4),
+    ignored=st.sampled_from([0.0, 0.5, 0.9]),
+    dtype=st.sampled_from([torch.uint8, torch.int64]),
     seed=st.integers(0, 2**32),
 )
-def test_patches_lie_where_a_search_voxel_by_voxel_finds_them(sides, foreground, classes, seed):
-    """Which is sought on the device, without reading a mask."""
+def test_patches_lie_where_a_search_voxel_by_voxel_finds_them(sides, foreground, classes, ignored, dtype, seed):
+    """Which is sought on the device, without reading a mask. Some masks are empty, lack a class or ignore all."""
     patch, whole = tuple(a for a, _ in sides), tuple(a + b for a, b in sides)
-    y = torch.randint(0, classes, (3, *whole), generator=torch.Generator().manual_seed(seed))
-    y[0] = 0
-    places = torch.arange(y[0].numel()).view(1, 1, *whole).expand(3, 1, *whole)
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, classes, (5, *whole), generator=generator)
+    y = y.masked_fill(torch.rand(y.shape, generator=generator) < ignored, IGNORED)
+    y[0], y[1], y[2] = 0, IGNORED, y[2].masked_fill(y[2] == 1, 0)
+    y = y.to(dtype)
+    places = torch.arange(y[0].numel()).view(1, 1, *whole).expand(len(y), 1, *whole)
     cut, _ = build_patch_views(patch, foreground, classes)(places, y, torch.Generator().manual_seed(seed))
     generator = torch.Generator().manual_seed(seed)
-    corners = [slow_corner(mask, patch, foreground, generator) for mask in y]
+    corners = [slow_corner(mask, patch, foreground, classes, generator) for mask in y]
     assert [int(part.flatten()[0]) for part in cut] == [int(places[0, 0][tuple(corner)]) for corner in corners]
 
 

@@ -103,7 +103,7 @@ def test_training_validating_and_predicting_read_a_batch_at_a_time_and_compute_t
     module, results = task.network(), []
     for rows in (copies, stored):
         splits = {"train": rows, "validation": rows}
-        access = open_access(splits, batch=2, seed=3, augment=build_patch_views(PLAN.patch, 0.5))
+        access = open_access(splits, batch=2, seed=3, augment=build_patch_views(PLAN.patch, 0.5, 2))
         draws = [access.draw() for _ in range(4)]
         gradient = access.gradient(module.train(), task.objective, draws[0])
         loss = access.measure(module, task.validation, "validation")
@@ -122,7 +122,7 @@ def test_patches_are_cut_without_reading_a_whole_example(reads: list[int]) -> No
     masks = (images[:, 0] > 0.5).to(torch.uint8)
     index = torch.arange(5)
     rows = Rows(select_rows(images, index, torch.float32), select_rows(masks, index, torch.int64), index)
-    access = open_access({"train": rows}, batch=5, seed=0, augment=build_patch_views(PLAN.patch, 0.5))
+    access = open_access({"train": rows}, batch=5, seed=0, augment=build_patch_views(PLAN.patch, 0.5, 2))
     draw = access.draw()
     assert draw.x.shape == (5, 1, 4, 4) and draw.y.dtype == torch.int64 and not reads
     assert not isinstance(open_access({"train": rows}, batch=4, seed=0).draw().x, StoredRows)

@@ -68,6 +68,20 @@ def test_slabs_of_averaged_windows_are_their_average(rows: int, sides: tuple[int
     assert not fits or max(slab.shape[2] for _, slab in slabs) <= 4
 
 
+@given(st.integers(0, 8))
+def test_what_is_no_number_in_one_slab_stays_in_the_windows_that_see_it(place: int) -> None:
+    """A study with a damaged slice, or an overflow: the rest of it keeps its answer, as in MONAI's windows."""
+    x = torch.randn(1, 1, 9, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(place))
+    x[0, 0, place, 1, 1] = math.nan
+
+    def predict(pieces: torch.Tensor) -> torch.Tensor:
+        return pieces + pieces.mean(dim=(2, 3, 4), keepdim=True)
+
+    whole = average_windows(predict, x, (4, 3, 3))
+    slabs = torch.cat([slab for _, slab in average_by_slabs(predict, x, (4, 3, 3))], dim=2)
+    assert not whole.isnan().all() and torch.allclose(slabs, whole, atol=1e-12, equal_nan=True)
+
+
 def waiting_study(voxels: int, at_once: list[int], lock: threading.Lock) -> WaitingStudy:
     """A study that notes how many are read at a time, and is refused."""
 
