@@ -47,4 +47,4 @@ class Local:
 
     def model(self: object, site: Site, received: Message, memory: Memory) -> Params:
         own = section(memory.tensors, "model")
-        return own or site.task.complete(section(received.tensors, "model"))
+        return own or site.task.complete(section(received.tensors, "model"), site.device)

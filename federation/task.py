@@ -165,13 +165,13 @@ class Task:
         module = self.give_frozen(self.model.build(inputs=self.inputs, classes=self.classes))
         return module if self.begun is None else loaded(module, {**module.state_dict(), **self.begun})
 
-    def complete(self, params: Params) -> Params:
-        """Parameters of a network, with new ones for those that are missing, where hospitals have networks of their own
-        and the coordinator can send no others than those of `shared`.
+    def complete(self, params: Params, device: torch.device) -> Params:
+        """Parameters of a network, with new ones on the device for those that are missing, where hospitals have
+        networks of their own and the coordinator can send no others than those of `shared`.
         """
         if self.shared is None:
             return params
-        return {**self.network().state_dict(), **params}
+        return {**{name: new.to(device) for name, new in self.network().state_dict().items()}, **params}
 
     def give_frozen(self, module: nn.Module) -> nn.Module:
         """A network of this task's model, with the frozen tensors of the task."""

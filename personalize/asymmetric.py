@@ -65,7 +65,7 @@ class Asymmetric:
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         params = sharing.model(self, site, received, memory)
-        return params if section(memory.tensors, "personal") else site.task.complete(params)
+        return params if section(memory.tensors, "personal") else site.task.complete(params, site.device)
 
 
 def is_shared(task: Task, name: str) -> bool:

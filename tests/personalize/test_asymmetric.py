@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from other_device import OTHER, other_device
 
 from consilium.testing import testbed
 from federation.conversation import load_newest_memory
@@ -25,6 +26,7 @@ from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import Schedule, conduct_training
 from federation.task import Task
 from personalize.asymmetric import Asymmetric, list_shared
+from privacy.dp.access import Rows
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 
@@ -175,6 +177,22 @@ def test_alone_begins_with_what_the_federation_begins_with_and_learns_from_nobod
         personal = section(load_newest_memory(together[site].disk).tensors, "personal")
         own = section(load_newest_memory(alone[site].disk).tensors, "model")
         assert all(torch.equal(own[name], value) for name, value in personal.items()), site
+
+
+@pytest.mark.parametrize("algorithm", [Asymmetric(), Local()])
+@pytest.mark.parametrize("shared", [(), ("head.bias",), ("stem.0.weight",)])
+def test_what_a_hospital_draws_itself_lies_with_its_patients(algorithm, shared):
+    """Also where the first layer is not shared, as of plans whose first kernels differ."""
+    task = Task(Mlp(hidden=(6, 5)), (4,), 2, shared=shared)
+    start = {f"model/{name}": task.network().state_dict()[name] for name in shared}
+    with other_device():
+        splits = {
+            split: Rows(*(part.to(OTHER) for part in (rows.x, rows.y, rows.patient)))
+            for split, rows in TABLES["a"].items()
+        }
+        hospital = testbed.Hospital("a", splits, algorithm, task, WORK)
+        hospital(Call("law", 1, "train", {}), Message(start, {"algorithm": {}}))
+    assert load_newest_memory(hospital.disk).tensors
 
 
 def test_hospitals_train_privately_and_send_no_more():
