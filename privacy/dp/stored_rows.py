@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_map_only
 MOST_BYTES = 2**28
 """Bytes of the rows of one split that are held in memory: 256 MiB. What is larger is read row by row."""
 
+UNCHANGED = "rows of a file cannot be changed in place: give changed rows back, as by x = x.clone()"
+
 
 def select_rows(stored: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
     """The rows (n,) of a tensor (m, ...), of this type: (n, ...). A copy in memory, or `StoredRows` of more than
@@ -42,7 +44,7 @@ def split_rows(x: Tensor, size: int) -> list[slice]:
 
 class StoredRows(Tensor):
     """Rows of a memory-mapped tensor, of another type perhaps. An index along the first axis reads the rows that it
-    names; every other operation reads all rows, and gives what it gives for a copy. It must not be changed in place.
+    names; every other operation reads all rows, and gives what it gives for a copy. It cannot be changed in place.
     """
 
     stored: Tensor
@@ -68,6 +70,10 @@ class StoredRows(Tensor):
         values: NDArray[Any] = np.asarray(self.read(torch.arange(len(self.rows))).numpy(force=force))
         return values
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Raises: TypeError: what was read would be changed, and not the rows."""
+        raise TypeError(UNCHANGED)
+
     def __iter__(self) -> Iterator[Tensor]:
         """Row by row."""
         return (self[row] for row in range(len(self.rows)))
@@ -87,8 +93,14 @@ class StoredRows(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[Any, Any] | None = None,
     ) -> Any:
-        """Reads the rows that an index names; all rows for every other operation."""
+        """Reads the rows that an index names; all rows for every other operation.
+
+        Raises:
+            TypeError: the operation would change the rows.
+        """
         first = args[0] if args else None
+        if isinstance(first, StoredRows) and func._schema.is_mutable:
+            raise TypeError(UNCHANGED)
         chosen = _find_rows(func, args) if isinstance(first, StoredRows) and not kwargs else None
         if chosen is not None and isinstance(first, StoredRows):
             rows_read = first.read(chosen)

@@ -70,6 +70,25 @@ def test_rows_of_a_file_are_those_of_a_copy(
     assert (len(stored), stored.shape, stored.dim(), stored.device) == (len(copy), copy.shape, 3, copy.device)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.__setitem__(0, 1),
+        lambda x: x.__setitem__(x > 3, 1),
+        lambda x: x.add_(1),
+        lambda x: x.fill_(0),
+        lambda x: x.copy_(x[:]),
+    ],
+)
+def test_a_change_in_place_is_refused_and_never_lost(change: Callable[[Tensor], Tensor]) -> None:
+    """A transform of somebody's own may write into masks; what was read for it would be changed, and nothing else."""
+    stored = StoredRows(STORED, torch.tensor([2, 0]), torch.float32)
+    before = stored[:]
+    with pytest.raises(TypeError, match="give changed rows back"):
+        change(stored)
+    assert torch.equal(stored[:], before) and not isinstance(stored.clone(), StoredRows)
+
+
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of the rows that are read at a time, where nothing is small enough to be held."""
