@@ -8,6 +8,7 @@ machine shows can reach the port, but not the token; its requests are refused by
 from __future__ import annotations
 
 import hmac
+import html
 import json
 import re
 import secrets
@@ -22,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evaluation.rendering import read_script, write_policy
+from evaluation.rendering import read_script, write_digest
 from pipelines.reviews.marks import (
     LONGEST_NOTE,
     OPINIONS,
@@ -44,7 +45,8 @@ from privacy.durable import write_whole
 ADDRESS = "127.0.0.1"
 LARGEST = 65_536  # bytes of a mark
 PATIENCE_S = 30.0  # of a request that does not come to its end
-POLICY = re.compile(r'(<meta http-equiv="Content-Security-Policy" content=")[^"]*(">)')
+POLICY = re.compile(r'(<meta http-equiv="Content-Security-Policy" content=")([^"]*)(">)')
+LAST = re.compile("; script-src [^;]*$")  # of a page's policy: a script's digest is written behind it
 CONNECTED = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
 HEADERS = {
     "Cache-Control": "no-store",
@@ -78,14 +80,15 @@ class Review:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def show_page(self) -> Answer:
-        """The hospital's page as it is now, with the script that marks."""
-        page = self._read_page()
-        scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-        script = read_script("review.js")
-        policy = write_policy(*scripts, script) + CONNECTED
-        page, number = POLICY.subn(lambda match: f"{match[1]}{policy}{match[2]}", page)
-        if number != 1 or "</body>" not in page:
+        """The hospital's page as it is now, with the script that marks. No other script may run than those that the
+        page itself allows: one that somebody put there is not allowed by being there.
+        """
+        page, script = self._read_page(), read_script("review.js")
+        policies = [html.unescape(policy) for _, policy, _ in POLICY.findall(page)]
+        if len(policies) != 1 or not LAST.search(policies[0]) or "</body>" not in page:
             raise ReviewError("the page is of another version; write it anew by the run, --from report")
+        policy = f"{policies[0]} {write_digest(script)}{CONNECTED}"
+        page = POLICY.sub(lambda match: f"{match[1]}{policy}{match[3]}", page)
         before, end, after = page.rpartition("</body>")
         text = f"{before}<script>{script}</script>\n{end}{after}"
         return Answer(HTTPStatus.OK, HTML, text.encode(), f"{policy}; frame-ancestors 'none'")

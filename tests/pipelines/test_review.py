@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import http.client
 import io
 import json
@@ -22,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.cases import Case, Cases
-from evaluation.rendering import _make_environment
+from evaluation.rendering import _make_environment, read_script, write_digest
 from pipelines.review import main
 from pipelines.reviews.marks import (
     MARKS,
@@ -254,6 +255,17 @@ def test_the_page_may_run_its_two_scripts_and_speak_to_its_server_only(served):
     assert "unsafe-inline'; script-src 'sha256-" in policy and policy.split(";")[0] == "default-src 'none'"
     assert headers["Cache-Control"] == "no-store" and headers["Referrer-Policy"] == "no-referrer"
     assert body.decode().count("Content-Security-Policy") == 1
+
+
+def test_a_script_that_somebody_put_on_the_page_is_not_allowed_by_being_there(served, hospital):
+    page = (hospital / "report.html").read_text(encoding="utf-8")
+    evil = "document.title = 'taken'"
+    (hospital / "report.html").write_text(page.replace("</body>", f"<script>{evil}</script></body>"), encoding="utf-8")
+    _, headers, body = ask(served)
+    policy = headers["Content-Security-Policy"]
+    assert evil in body.decode() and write_digest(evil) not in policy and policy.count("'sha256-") == 2
+    (own,) = re.findall(r"script-src ([^;\"]*)", html.unescape(page))
+    assert own in policy and write_digest(read_script("review.js")) in policy
 
 
 def test_hostile_words_are_text_on_the_page(served, hospital):
