@@ -12,15 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from federation.task import IGNORED
+
 
 def boundary_contrast(views: list[Tensor], y: Tensor, *, classes: int, rim: int, tau: float) -> Tensor:
     """Sum over foreground classes of `info_nce` between mean features on edges and mean features around them: ().
 
     views: features of the same examples in different styles, (b, d, *spatial) each; features on edges of a class are
-    positives of each other in all examples and views. y: masks (b, *spatial).
+    positives of each other in all examples and views. y: masks (b, *spatial), of which what is `IGNORED` lies on no
+    edge and around none.
     """
     masks = torch.stack([y == c for c in range(1, classes)], dim=1).to(views[0].dtype)
-    edge, around = find_edges(masks, rim)
+    edge, around = find_edges(masks, rim, (y != IGNORED).unsqueeze(1).to(masks.dtype))
     has_both = (edge.flatten(2).amax(dim=2) * around.flatten(2).amax(dim=2)).bool()
     total = torch.zeros((), dtype=views[0].dtype, device=y.device)
     for c, has_contrast in enumerate(has_both.T.cpu()):  # read once: how many examples there are decides shapes
@@ -32,9 +35,12 @@ def boundary_contrast(views: list[Tensor], y: Tensor, *, classes: int, rim: int,
     return total
 
 
-def find_edges(masks: Tensor, rim: int) -> tuple[Tensor, Tensor]:
-    """The outermost pixels inside each mask, and those outside it within `rim` pixels; like masks, (b, C, *spatial)."""
-    return masks * _dilate_masks(1 - masks, 1), _dilate_masks(masks, rim) - masks
+def find_edges(masks: Tensor, rim: int, known: Tensor) -> tuple[Tensor, Tensor]:
+    """The outermost pixels inside each mask, and those outside it within `rim` pixels; like masks, (b, C, *spatial).
+
+    known: (b, 1, *spatial) 1 or 0: where somebody says which class is there. Nothing else is outside.
+    """
+    return masks * _dilate_masks((1 - masks) * known, 1), (_dilate_masks(masks, rim) - masks) * known
 
 
 def info_nce(on: Tensor, off: Tensor, tau: float) -> Tensor:

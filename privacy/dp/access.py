@@ -198,12 +198,15 @@ class PlainAccess:
         return len(self.splits[split].y) if split in self.splits else 0
 
     def shares(self, classes: int) -> Tensor:
-        """How common each class is among the training rows, or the pixels of their masks: (classes,) float64."""
+        """How common each class is among the training rows, or the pixels of their masks: (classes,) float64; uniform
+        where no class is known.
+        """
         self.events.append(NON_PRIVATE)
         y, counts = self.splits["train"].y, torch.zeros(classes, dtype=torch.float64)
         for part in split_rows(y, CHUNK if y.dim() == 1 else 1):
             every = torch.bincount(y[part].flatten(), minlength=classes)[:classes]  # without what masks ignore
             counts = counts + every.double().to(counts.device)
+        counts = counts if counts.any() else torch.ones_like(counts)  # masks may ignore every pixel
         return counts / counts.sum()
 
     def draw(self, *, full: bool = False) -> Draw:

@@ -26,7 +26,7 @@ from federation.parameters import section
 from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import Schedule
-from federation.task import Task
+from federation.task import IGNORED, Task
 from privacy.dp.access import Rows, open_access
 from privacy.dp.events import NON_PRIVATE
 from privacy.dp.private_access import open_private
@@ -114,7 +114,7 @@ def test_a_window_is_cycles_an_image_and_no_more_numbers_than_that():
 @settings(max_examples=40)
 def test_edges_are_those_of_erosion_and_dilation(seed, rim, spatial, share):
     masks = torch.rand(2, 2, *spatial, generator=torch.Generator().manual_seed(seed)) < share
-    edge, around = find_edges(masks.float(), rim)
+    edge, around = find_edges(masks.float(), rim, torch.ones(2, 1, *spatial))
     square = np.ones([3] * len(spatial))
     for mask, inner, outer in zip(masks.flatten(0, 1), edge.flatten(0, 1), around.flatten(0, 1), strict=True):
         eroded = ndimage.binary_erosion(mask.numpy(), square, border_value=1)
@@ -129,10 +129,10 @@ def slow_contrast(views, y, classes, rim, tau):
     for c in range(1, classes):
         kinds: list[list] = [[], []]
         for view in views:
-            for features, mask in zip(view, y == c, strict=True):
+            for features, mask, known in zip(view, y == c, (y != IGNORED).numpy(), strict=True):
                 square = np.ones([3] * mask.dim())
-                edge = mask.numpy() & ~ndimage.binary_erosion(mask.numpy(), square, border_value=1)
-                around = ndimage.binary_dilation(mask.numpy(), square, iterations=rim) & ~mask.numpy()
+                edge = mask.numpy() & ~ndimage.binary_erosion(mask.numpy() | ~known, square, border_value=1)
+                around = ndimage.binary_dilation(mask.numpy(), square, iterations=rim) & ~mask.numpy() & known
                 if edge.any() and around.any():
                     for kind, region in zip(kinds, (edge, around), strict=True):
                         kind.append(features[:, torch.from_numpy(region)].mean(dim=1))
@@ -147,15 +147,25 @@ def slow_contrast(views, y, classes, rim, tau):
     return total
 
 
-@given(st.integers(0, 10**6), st.integers(2, 4), st.sampled_from([(8, 6), (3, 4, 4)]), st.sampled_from([0.05, 0.5]))
+@given(
+    st.integers(0, 10**6),
+    st.integers(2, 4),
+    st.sampled_from([(8, 6), (3, 4, 4)]),
+    st.sampled_from([0.05, 0.5]),
+    st.sampled_from([0.0, 0.3]),
+)
 @settings(max_examples=25)
-def test_the_contrast_is_a_loop_over_pairs(seed, classes, spatial, tau):
+def test_the_contrast_is_a_loop_over_pairs(seed, classes, spatial, tau, ignored):
     g = torch.Generator().manual_seed(seed)
     views = [torch.randn(3, 5, *spatial, generator=g, dtype=torch.float64) for _ in range(2)]
     y = torch.randint(0, classes, (3, *spatial), generator=g) * (torch.rand(3, *spatial, generator=g) < 0.3)
     y[0], y[1, ..., :2] = 0, 0  # an example without structures
+    y = y.masked_fill(torch.rand(y.shape, generator=g) < ignored, IGNORED)
     found = boundary_contrast(views, y, classes=classes, rim=2, tau=tau)
     assert float(found) == pytest.approx(float(slow_contrast(views, y, classes, 2, tau)), rel=1e-9, abs=1e-12)
+    unknown = (y == IGNORED).unsqueeze(1)
+    other = [torch.where(unknown, torch.randn_like(view), view) for view in views]
+    assert torch.equal(boundary_contrast(other, y, classes=classes, rim=2, tau=tau), found)
 
 
 def test_a_batch_without_structures_has_no_contrast_and_alike_edges_have_little():

@@ -124,6 +124,12 @@ def test_training_and_validation_see_them_and_shares_do_not() -> None:
     assert before.isfinite().all() and not torch.allclose(before, blank)
 
 
+def test_where_masks_ignore_every_pixel_classes_are_equally_common() -> None:
+    """No number would reach the method's prior, and from there its network."""
+    rows = Rows(torch.zeros(2, 1, 4, 4), torch.full((2, 4, 4), IGNORED), torch.arange(2))
+    assert open_access({"train": rows}, batch=2, seed=0).shares(4).tolist() == [0.25] * 4
+
+
 @given(st.integers(0, 200))
 def test_scores_do_not_count_them(seed: int) -> None:
     logits, y = draw_masks(seed, rows=4, share=0.3)
