@@ -112,7 +112,9 @@ def test_training_and_validation_see_them_and_shares_do_not() -> None:
     _, y = draw_masks(3, rows=4)
     x = torch.randn(4, 1, 6, 8)
     rows = Rows(x, y, torch.arange(4))
-    access = open_access({"train": rows, "validation": rows}, batch=2, seed=0, augment=build_patch_views((4, 4), 0.5, CLASSES))
+    access = open_access(
+        {"train": rows, "validation": rows}, batch=2, seed=0, augment=build_patch_views((4, 4), 0.5, CLASSES)
+    )
     task = Task(PLAN, (1, 6, 8), CLASSES, "segmentation")
     torch.manual_seed(0)
     module = task.network()
