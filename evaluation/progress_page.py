@@ -42,7 +42,7 @@ class TaskLine:
 class RunProgress:
     """A run at work. start, written: ISO, UTC. trainings: how far each is. answered: hospital -> whether it has
     answered the round that is at work; empty where nobody may say. report: the address of the report; empty = none yet.
-    command: with which a run goes on that has ended early.
+    command: with which a run goes on that has ended early, or is ended from outside while it works.
     """
 
     title: str

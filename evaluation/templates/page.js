@@ -1,5 +1,5 @@
 // What a reader may do with a page: sort tables by a column, filter rows, copy them as CSV, point at figures, and leave
-// methods out of both. Without scripts a page shows the same tables and figures. Nothing is fetched, sent or stored.
+// methods out of both; and on the page of a run at work, how long it has been silent. Without scripts a page shows the same tables and figures. Nothing is fetched, sent or stored.
 "use strict";
 
 const MANY_ROWS = 8; // from so many rows on a table has a filter
@@ -220,6 +220,20 @@ function addPointing() {
   addEventListener("scroll", () => (box.hidden = true), { passive: true });
 }
 
+const SILENT_S = 120; // a run at work writes its page every few seconds
+
+// The page of a run at work that has not been written for long says so, because a killed run cannot say it.
+function addSilence() {
+  const notice = document.querySelector("#silent");
+  const seconds = notice ? (Date.now() - Date.parse(notice.dataset.written)) / 1000 : 0;
+  if (!(seconds >= SILENT_S)) return;
+  const minutes = Math.floor(seconds / 60);
+  const age = minutes < 120 ? `${minutes} min` : `${Math.floor(minutes / 60)} h`;
+  notice.hidden = false;
+  notice.textContent = `Nothing has been written for ${age}: a step takes long, or the run was ended from outside. The overview of the folder tells which.`;
+  document.title = document.title.replace(/at work$/, `silent for ${age}`);
+}
+
 for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0];
   const isGrouped = table.querySelector("[rowspan], [scope=rowgroup]") !== null; // rows that belong together
@@ -229,3 +243,4 @@ for (const table of document.querySelectorAll("table")) {
 }
 addMethods();
 addPointing();
+addSilence();

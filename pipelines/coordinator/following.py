@@ -116,7 +116,7 @@ class Followed:
             trainings=() if train.state in ("kept", "left out") else tuple(self.trainings.values()),
             answered=tuple((site, site in self.answered) for site in (self.world.engine.sites if is_shown else ())),
             report=REPORT if has_report else "",
-            command=command,
+            command=command or (self.world.command if works else ""),
         )
 
 
