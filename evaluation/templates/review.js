@@ -6,6 +6,7 @@
   const summary = document.querySelector("#reviewed");
   let reviewer = "";
   let last = Promise.resolve(); // one after the other, so that the newest is written last
+  const waiting = new Map(); // cases whose note is not saved yet -> the timer that will save it
 
   async function ask(path, options) {
     const reply = await fetch(path, options);
@@ -35,10 +36,9 @@
       save(article, true);
     });
     const note = makeElement("textarea", { rows: 2, maxLength: 4000 });
-    let timer;
     const saveSoon = (pause) => {
-      clearTimeout(timer);
-      timer = setTimeout(() => save(article), pause);
+      clearTimeout(waiting.get(article));
+      waiting.set(article, setTimeout(() => save(article), pause));
     };
     note.addEventListener("input", () => saveSoon(PAUSE_MS));
     note.addEventListener("change", () => saveSoon(0));
@@ -47,6 +47,25 @@
     article.append(box);
   }
 
+  function buildRequest(article, opinion, note) {
+    const body = JSON.stringify({ case: article.dataset.case, opinion, note });
+    return { method: "POST", headers: { "Content-Type": "application/json" }, body, keepalive: true };
+  }
+
+  // Who leaves the page before a note is saved: it is saved still, or, if nothing was chosen, the browser asks.
+  addEventListener("pagehide", () => {
+    for (const article of waiting.keys()) {
+      const opinion = article.querySelector(":checked")?.value;
+      const note = article.querySelector("textarea").value;
+      if (opinion) fetch("marks", buildRequest(article, opinion, note));
+    }
+    waiting.clear();
+  });
+  addEventListener("beforeunload", (event) => {
+    const isLost = (article) => !article.querySelector(":checked") && article.querySelector("textarea").value.trim();
+    if ([...document.querySelectorAll("article.case")].some(isLost)) event.preventDefault();
+  });
+
   function save(article, removes = false) {
     const opinion = article.querySelector(":checked")?.value ?? "";
     const outcome = article.querySelector("output");
@@ -54,9 +73,9 @@
       outcome.textContent = "not saved: choose agree, disagree or unsure";
       return;
     }
-    const note = removes ? "" : article.querySelector("textarea").value;
-    const body = JSON.stringify({ case: article.dataset.case, opinion, note });
-    const options = { method: "POST", headers: { "Content-Type": "application/json" }, body };
+    clearTimeout(waiting.get(article));
+    waiting.delete(article);
+    const options = buildRequest(article, opinion, removes ? "" : article.querySelector("textarea").value);
     outcome.textContent = "saving";
     last = last.then(() => ask("marks", options)).then(
       (answer) => {

@@ -60,12 +60,13 @@ HTML, JSON, CSV = "text/html; charset=utf-8", "application/json", "text/csv; cha
 
 
 class Answer(NamedTuple):
-    """An answer to a request. kind: its media type. policy: of the page's scripts."""
+    """An answer to a request. kind: its media type. policy: of the page's scripts. location: where to ask instead."""
 
     status: HTTPStatus
     kind: str
     body: bytes
     policy: str = "default-src 'none'"
+    location: str = ""
 
 
 @dataclass
@@ -211,12 +212,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, find: Callable[[str], Answer | None], *, needs_origin: bool) -> None:
         """Answer, or refuse. find: gives the answer by the path's last part."""
         _, _, rest = self.path.partition("/")
-        token, _, name = rest.partition("/")
+        token, slash, name = rest.partition("/")
         try:
             if refusal := find_refusal(self.headers, self.server.server_port, needs_origin=needs_origin):
                 answer: Answer | None = _refuse(HTTPStatus.FORBIDDEN, refusal)
             elif not hmac.compare_digest(token.encode(), self.server.review.token.encode()):
                 answer = None
+            elif not slash:  # the page's script asks beside its own address
+                answer = Answer(HTTPStatus.PERMANENT_REDIRECT, JSON, b"{}", location=f"/{token}/")
             else:
                 answer = find(name)
         except ReviewError as error:
@@ -233,6 +236,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(answer.status)
         for header, value in HEADERS.items():
             self.send_header(header, value)
+        if answer.location:
+            self.send_header("Location", answer.location)
         self.send_header("Content-Security-Policy", answer.policy)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))

@@ -102,6 +102,33 @@ def test_marks_are_chosen_saved_counted_and_there_again_after_a_reload(browser, 
     assert not browser.find_elements("css selector", "fieldset.opinion"), "without the command it is read only"
 
 
+def test_a_note_is_saved_though_its_writer_leaves_at_once_and_the_browser_asks_if_it_would_be_lost(
+    browser, served, hospital
+):
+    open_page(browser, served.url)
+    choose(browser, 0, "agree")
+    browser.find_elements("css selector", "article.case textarea")[0].send_keys("a vessel")
+    asks = """const event = new Event("beforeunload", {cancelable: true});
+    dispatchEvent(event); return event.defaultPrevented"""
+    assert not browser.execute_script(asks)
+    browser.get("about:blank")
+    wait(browser, lambda _: [mark.note for mark in read_marks(hospital)] == ["a vessel"])
+    open_page(browser, served.url)
+    assert not browser.execute_script(asks)
+    note = browser.find_elements("css selector", "article.case textarea")[1]
+    note.send_keys("no opinion yet")
+    assert browser.execute_script(asks), "a note without an opinion is not saved"
+    choose(browser, 1, "unsure")
+    assert not browser.execute_script(asks)
+
+
+def test_an_address_without_its_last_slash_leads_to_the_page(browser, served):
+    open_page(browser, served.url.rstrip("/"))
+    assert browser.current_url == served.url
+    choose(browser, 0, "agree")
+    assert browser.get_log("browser") == []
+
+
 def test_cases_are_marked_by_keyboard_and_others_words_are_text(browser, served, hospital):
     from selenium.webdriver.common.keys import Keys
 
