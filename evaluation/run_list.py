@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from evaluation.wording import format_number
 MOST_COMPARED = 8
 """Runs whose settings stand side by side: the newest ones."""
 State: TypeAlias = Literal["done", "at work", "stopped", "unknown"]
-LONGEST = 120  # characters of a setting
+LONGEST = 120  # characters of a setting where it is shown
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,15 @@ class RunLine:
 
     @property
     def is_assessable(self) -> bool:
-        """Whether all scores are of enough patients."""
-        return bool(self.models) and all(model.assessable for model in self.models)
+        """Whether there are scores, and all of them of enough patients."""
+        scored = [model for model in self.models if math.isfinite(model.value)]
+        return bool(scored) and all(model.assessable for model in scored)
+
+    @property
+    def share_scored(self) -> str:
+        """Of how many hospitals the mean is, where some have no score; empty where all or none have one."""
+        scored = sum(math.isfinite(model.value) for model in self.models)
+        return f"{scored} of {len(self.models)} hospitals" if 0 < scored < len(self.models) else ""
 
     @property
     def scores(self) -> str:
@@ -131,23 +139,35 @@ class Difference:
 
 
 def flatten_settings(settings: object, path: str = "") -> dict[str, str]:
-    """Settings by path, as `train.work.lr`; lists of plain values are one setting."""
+    """Settings by path, as `train.work.lr`, in words of YAML; lists of plain values are one setting."""
     if isinstance(settings, Mapping) and settings:
         parts = (flatten_settings(value, f"{path}.{name}" if path else str(name)) for name, value in settings.items())
         return {name: value for part in parts for name, value in part.items()}
     if isinstance(settings, list) and any(isinstance(value, Mapping) for value in settings):
         parts = (flatten_settings(value, f"{path}.{place}") for place, value in enumerate(settings))
         return {name: value for part in parts for name, value in part.items()}
-    text = str(settings)
-    return {path: text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"}
+    text = settings if isinstance(settings, str) else json.dumps(settings, ensure_ascii=False, default=str)
+    return {path: text}
 
 
 def find_differences(lines: Sequence[RunLine]) -> tuple[Difference, ...]:
     """The settings that differ between runs, by path. The name of a run is none."""
     tables = [line.settings or {} for line in lines]
     paths = sorted({path for table in tables for path in table} - {"name"})
-    rows = (Difference(path, tuple(table.get(path, "–") for table in tables)) for path in paths)
-    return tuple(row for row in rows if len(set(row.values)) > 1)
+    rows = ((path, [table.get(path, "–") for table in tables]) for path in paths)
+    return tuple(Difference(path, _shorten(values)) for path, values in rows if len(set(values)) > 1)
+
+
+def _shorten(values: Sequence[str]) -> tuple[str, ...]:
+    """Values that differ, each of at most `LONGEST` characters, cut so that what differs first is seen."""
+    if all(len(value) <= LONGEST for value in values):
+        return tuple(values)
+    long = [*{value for value in values if len(value) > LONGEST}]
+    same = next((k for k, letters in enumerate(zip(*long, strict=False)) if len({*letters}) > 1), LONGEST)
+    same = same if len(long) > 1 else 0
+    begin = max(0, same - LONGEST // 4)
+    cut = (f"…{value[begin:]}" if begin and len(value) > LONGEST else value for value in values)
+    return tuple(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in cut)
 
 
 def render_run_list(lines: Sequence[RunLine], folder: str, date: str, reload_s: int | None = None) -> str:

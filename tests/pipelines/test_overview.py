@@ -9,10 +9,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.run_list import RunLine, Training, find_differences, flatten_settings, render_run_list
+from evaluation.run_list import (
+    LONGEST,
+    HospitalModel,
+    RunLine,
+    Training,
+    find_differences,
+    flatten_settings,
+    render_run_list,
+)
 from pipelines.overview import INDEX, main, summarize_runs
 from pipelines.runs.stopping import RunLock
 from pipelines_settings import BASE
@@ -150,16 +158,58 @@ def test_a_folder_that_is_none_is_a_wrong_command_line(tmp_path, capsys):
 
 
 def line_of(name: str, text: str, finished: float = 1.0) -> RunLine:
-    settings = flatten_settings(yaml.safe_load(text))
-    return RunLine(name=name, state="done", finished=finished, seconds=1.0, size=1, settings=settings)
+    flat = flatten_settings(yaml.safe_load(text))
+    return RunLine(name=name, state="done", finished=finished, seconds=1.0, size=1, settings=flat)
 
 
 def test_settings_that_differ_are_named_by_path_and_no_others():
     first = line_of("a", f"name: a\nx: {{lr: 1, b: [1, 2]}}\nl: [{{k: 1}}, {{k: 2}}]\ny: {{}}\nz: {EVIL!r}")
     second = line_of("b", f"name: b\nx: {{lr: 2, b: [1, 2]}}\nl: [{{k: 1}}, {{k: 3}}]\nw: null\nz: {EVIL!r}")
     differing = {row.path: row.values for row in find_differences([first, second])}
-    assert differing == {"x.lr": ("1", "2"), "l.1.k": ("2", "3"), "y": ("{}", "–"), "w": ("–", "None")}
+    assert differing == {"x.lr": ("1", "2"), "l.1.k": ("2", "3"), "y": ("{}", "–"), "w": ("–", "null")}
     page = render_run_list([first, line_of("b", f"z: {EVIL + '2'!r}")], "runs", "2026-11-29")
     assert EVIL not in page and "&lt;script&gt;alert(1)" in page
     many = [line_of(f"r{k}", f"x: {k}", finished=k) for k in range(12)]
     assert "the newest runs with a report" in render_run_list(many, "runs", "2026-11-29")
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 9), min_size=LONGEST, max_size=2 * LONGEST), st.data())
+def test_settings_that_differ_after_their_first_letters_differ_too(values, data):
+    """A long setting is shortened where it is shown, not before it is compared, and what is shown differs."""
+    place = data.draw(st.integers(0, len(values) - 1))
+    other = [*values[:place], values[place] + 1, *values[place + 1 :]]
+    lines = [line_of(name, yaml.safe_dump({"x": own})) for name, own in (("a", values), ("b", other))]
+    (row,) = find_differences([*lines, line_of("c", "y: 1")])[:1]
+    assert (
+        row.path == "x"
+        and row.values[0] != row.values[1]
+        and row.values[2] == "–"
+        and all(len(text) <= LONGEST for text in row.values)
+    )
+    assert lines[0].settings is not None and yaml.safe_load(lines[0].settings["x"]) == values, "whole for machines"
+
+
+def test_settings_are_written_as_a_user_writes_them():
+    text = "a: null\nb: true\nc: [coordinator, outside]\nd: 1.0e-05\ne: {}\nf: some words\ng: ü"
+    shown = flatten_settings(yaml.safe_load(text))
+    assert {path: yaml.safe_load(value) for path, value in shown.items() if path != "d"} == {
+        "a": None, "b": True, "c": ["coordinator", "outside"], "e": {}, "f": "some words", "g": "ü",
+    }  # fmt: skip
+    assert float(shown["d"]) == 1e-5
+
+
+def test_a_hospital_without_a_model_does_not_make_other_scores_weak():
+    """The star stands for too few patients, not for a hospital that should use no model."""
+    strong, weak = (HospitalModel(name, "local", "AUC", 0.7, name == "north") for name in ("north", "south"))
+    none = HospitalModel("west", "")
+    for models, is_strong, counted in (
+        ((strong,), True, ""), ((strong, none), True, "1 of 2 hospitals"), ((strong, weak), False, ""),
+        ((none,), False, ""),
+    ):  # fmt: skip
+        line = RunLine("a", "done", 1.0, 1.0, 1, models=models)
+        assert line.is_assessable is is_strong and line.share_scored == counted
+        page = render_run_list([line], "runs", "2026-11-29")
+        assert ("</span>*" in page) == (len(models) == 2 and weak in models) and (
+            not counted or "north 0.700, west –" in page
+        )
