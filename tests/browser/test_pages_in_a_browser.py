@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -15,11 +16,12 @@ import pytest
 
 from browsing import needs_browser, open_browser
 from evaluation import figures, records, report, rows, scoring
+from evaluation.attacks import MembershipRow
 from evaluation.histograms import count_scores
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
 from evaluation.reliability import calibration_curves
-from evaluation.wording import format_duration, format_number, format_signed, format_size, format_whole
+from evaluation.wording import READABLE, format_duration, format_number, format_signed, format_size, format_whole
 from privacy.release.meaning import format_loss
 
 pytestmark = needs_browser
@@ -232,6 +234,46 @@ def test_a_method_that_is_left_out_is_gone_from_all_tables_and_comes_back(page):
         assert all(len(row) == len(rows) for row in rows), "it is gone from rows and columns"
         assert len(rows) - 1 == len(STRENGTHS) - hidden[0] and (EVIL in rows[0]) is not hidden[0]
         click(page, tick)
+
+
+def add_classes_and_attacks(page: records.RunPage) -> records.RunPage:
+    """The page with scores of each of three classes, and membership attacks."""
+    classes = ("benign", "malign", "other")
+    scores = tuple(
+        dataclasses.replace(row, measure=f"AUC {name}")
+        for row in page.scores
+        if row.measure == "AUC"
+        for name in classes
+    )
+    attacks = tuple(MembershipRow(site, m, 0.5, 0.4, 0.6, 1.0, 20, 20) for m in STRENGTHS for site in SITES)
+    return dataclasses.replace(page, classes=classes, scores=page.scores + scores, membership=attacks)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_no_table_keeps_a_row_or_a_column_of_a_method_that_is_left_out(browser, tmp_path: Path, many: bool):
+    """Methods are rows in some tables, and columns in those by class, by hospital of many, and of any two."""
+    changed = add_classes_and_attacks(build_page())
+    if many:
+        more = [f"site {k}" for k in range(READABLE)]
+        scores = [dataclasses.replace(r, sites=(s,)) for s in more for r in changed.scores if r.sites == ("north",)]
+        sites = tuple(dataclasses.replace(changed.sites[0], site=site) for site in more)
+        changed = dataclasses.replace(changed, scores=changed.scores + tuple(scores), sites=changed.sites + sites)
+    path = tmp_path / "report.html"
+    path.write_text(report.render_coordinator_page(changed), encoding="utf-8")
+    browser.get(path.as_uri())
+    shown = """for (const fold of document.querySelectorAll('details')) fold.open = true;
+    return [...document.querySelectorAll('table th')].filter((cell) => cell.checkVisibility())
+    .filter((cell) => cell.innerText.split('\\n')[0].trim() === arguments[0])
+    .map((cell) => cell.closest('.scroll').ariaLabel)"""
+    before = browser.execute_script(shown, "method 3")
+    assert {"AUC by class", "Membership inference", "any two methods, private mean"} <= {*before}
+    click(browser, browser.find_element("css selector", ".methods input[value='method 3']"))
+    assert browser.execute_script(shown, "method 3") == []
+    uneven = """return [...document.querySelectorAll('table')].filter((table) => {
+      const wide = (row) => [...row.cells].filter((cell) => !cell.hidden).reduce((sum, cell) => sum + cell.colSpan, 0);
+      return new Set([...table.querySelectorAll('thead tr:last-child, tbody tr')].map(wide)).size > 1;
+    }).map((table) => table.closest('.scroll').ariaLabel)"""
+    assert browser.execute_script(uneven) == []
 
 
 def test_tools_are_reached_by_keyboard_and_are_not_printed(page):
