@@ -1,8 +1,8 @@
-"""Planned runs beside nnU-Net v2 itself, on the same patients: the prostate gland of phantom hospitals in 3-D, and the
-optic disc in pictures of two cameras.
+"""Planned runs beside nnU-Net v2 itself, on the same patients: the prostate gland and its lesions of phantom hospitals
+in 3-D, and the optic disc in pictures of two cameras.
 
     CONSILIUM_DATA=... python -m benchmarks.studies.beside_nnunet --nnunet /where/nnunet/bin/python \
-        [--only glands discs] [--seeds 0 1 2]
+        [--only glands lesions discs] [--seeds 0 1 2]
 
 Every figure is kept in benchmarks/measured/beside_nnunet.json, draw by draw, so that a call goes on where an earlier
 one stopped; `python -m benchmarks.tables.derived --write planned` writes the tables.
@@ -14,7 +14,8 @@ nnU-Net augments as it does by default, and so does the planned work, as far as 
 test patient by masks on the patient's own grid, as `predict` and nnU-Net write them.
 
 glands: three hospitals with scanners D, E and L, 24 patients each, of whom 10 are trained on, 2 are left out and 12 are
-tested. nnU-Net's predictions are mirrored, as by default, planned ones are not. discs: Drishti-GS and RIM-ONE, cut
+tested. nnU-Net's predictions are mirrored, as by default, planned ones are not. lesions: of the same patients, of whom
+those count who have one, and neither mirrors predictions. discs: Drishti-GS and RIM-ONE, cut
 about their discs as in fundus_disc.yaml, 96 x 96 pixels; of each 4 pictures are trained on, 2 are left out and 20 are
 tested; both programs read the same PNG files, and neither mirrors predictions. The cup is in Drishti's masks alone, so
 it is not learnt.
@@ -32,6 +33,7 @@ import contextlib
 import importlib
 import io
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -144,6 +146,15 @@ COMPARISONS = {
         steps=25,
         mirror=True,
     ),
+    "lesions": Comparison(
+        hospitals=SCANNERS,
+        target="lesion",
+        write_sites=phantom_sites,
+        task={"kind": "segmentation", "target": "lesion"},
+        images={"kind": "volumes", "values": "standardized", "centre": "image"},
+        split={"train": 0.42, "validation": 0.08, "test": 0.5},
+        steps=25,
+    ),
     "discs": Comparison(
         hospitals={"drishti": "Drishti-GS", "rimone": "RIM-ONE"},
         target="disc",
@@ -232,9 +243,9 @@ def read_mask(path: Path) -> np.ndarray:
 
 
 def dice_of(predicted: Path, true: Path) -> float:
-    """Dice of two masks on one grid."""
+    """Dice of two masks on one grid; NaN where nothing is to be found."""
     left, right = read_mask(predicted), read_mask(true)
-    return float(2 * (left & right).sum() / (left.sum() + right.sum()))
+    return float(2 * (left & right).sum() / (left.sum() + right.sum())) if right.any() else math.nan
 
 
 def write_pooled(comparison: Comparison, folder: Path, patients: Mapping[str, Mapping[str, list[Path]]]) -> None:
@@ -256,7 +267,8 @@ def write_pooled(comparison: Comparison, folder: Path, patients: Mapping[str, Ma
         hospital["source"] = {"kind": "picture", "folder": "together/images", "table": None, "masks": maps}
     else:
         hospital["source"] = {"kind": "nifti", "folder": "together/images"}
-        hospital["gland"] = {"folder": "together/masks", "pattern": "{patient}.nii.gz"}
+        masks = {"folder": "together/masks", "pattern": "{patient}.nii.gz"}
+        hospital |= {"gland": masks} if comparison.target == "gland" else {"labels": {"kind": "mask", **masks}}
     share = comparison.split["train"] / (comparison.split["train"] + comparison.split["validation"])
     settings = yaml.safe_load((folder / "planned.yaml").read_text())
     shares = {"train": share, "validation": 1 - share, "test": 0.0}
@@ -289,7 +301,7 @@ def measure_ours(comparison: Comparison, folder: Path, seed: int) -> Lines:
             values = [
                 dice_of(mask, mask_of(image, comparison.target)) for mask, image in zip(masks, tested, strict=True)
             ]
-            lines.setdefault(line, {})[home.name] = float(np.mean(values))
+            lines.setdefault(line, {})[home.name] = float(np.nanmean(values))
     return lines
 
 
@@ -332,7 +344,7 @@ def measure_nnunet(comparison: Comparison, folder: Path, seed: int, python: str)
                 for path, (whose, image) in tested.items()
                 if whose == site
             ]
-            lines[POOLED if job == "pooled" else ALONE][site] = float(np.mean(dices))
+            lines[POOLED if job == "pooled" else ALONE][site] = float(np.nanmean(dices))
     return lines
 
 

@@ -17,7 +17,7 @@ from evaluation.wording import format_count
 from pipelines.planning.fingerprint import BEYOND_MEDIAN, Common, Reply, share_of_noise, weight_of
 from pipelines.planning.settings import Line, Plain, Plan
 from pipelines.requests.fingerprint import Measured
-from pipelines.settings.checks.plans import GRID
+from pipelines.settings.own_plans import GRID
 
 Node: TypeAlias = yaml.Node
 WIDTH = 46

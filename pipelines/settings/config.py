@@ -27,7 +27,6 @@ from pipelines.settings.checks import (
     merging,
     methods,
     partition,
-    plans,
     privacy,
     public_pictures,
     route,
@@ -44,6 +43,7 @@ from pipelines.settings.foreign import guard_check
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.image_spaces import make_portable_model
 from pipelines.settings.learning import NO_TRAINING, Audits, Evaluation, Split, Training
+from pipelines.settings.own_plans import find_plan_problems
 from pipelines.settings.privacy import AnyPrivacy
 from pipelines.settings.public_pictures import PublicPictures
 from pipelines.settings.route import Route
@@ -123,7 +123,7 @@ class Config:
 
     def __post_init__(self) -> None:
         refuse(run.find_missing_model(self))  # without it nothing else can be checked
-        refuse(plans.find_plan_problems(self))
+        refuse(find_plan_problems(self))
         problems: list[Problem] = []
         try:
             object.__setattr__(self, "sites", partition.expand_parts(self.sites))

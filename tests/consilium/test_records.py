@@ -17,7 +17,7 @@ from consilium import Examples, Results, Work, train
 from pipelines.ledger import FILE
 
 SETTINGS: dict[str, Any] = {
-    "method": "fedavg",
+    "method": ["fedavg", "local"],
     "rounds": 1,
     "work": Work(batch=8, lr=0.05),
     "settings": {"evaluate": {"copies": 5}, "audit": {"membership": False, "canaries": 0}},
@@ -35,6 +35,7 @@ def gives(results: Results) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Everything public that a record gives, by name."""
     arguments: dict[str, tuple[Any, ...]] = {
         "score": ("fedavg", "north"),
+        "compare": ("fedavg", "local"),
         "model": ("fedavg", "north"),
         "ready": ("fedavg", "north"),
         "probabilities": ("fedavg", "north", torch.ones(3, 4)),

@@ -120,8 +120,12 @@ def test_each_command_goes_on_after_faults_all_over_its_life(case, tmp_path):
             assert what.partition(" ")[0] in ("right", "named"), f"{kind} {fault} {at}: {what}"
 
 
-UNFORCED = {"run over FLARE, operator": ["runs/tiny/remote/#/order.json"], "night": ["state/nights/#/log.jsonl"]}
-"""What a loss of power may take: an order that a job has read, and the end of a log."""
+UNFORCED = {
+    "run": ["runs/tiny/progress.html"],
+    "run over FLARE, operator": ["runs/tiny/remote/#/order.json"],
+    "night": ["state/nights/#/log.jsonl"],
+}
+"""What a loss of power may take: the page of a run at work, an order that a job has read, and the end of a log."""
 QUICK = ("run", "predict", "deidentify with a new key", "night")
 
 

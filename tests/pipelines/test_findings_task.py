@@ -574,8 +574,8 @@ def test_a_hospital_with_a_budget_whose_test_patients_are_gone_answers_as_any_ot
     said["audit"] = {"membership": False}
     rows_of = scoring.rows_of
 
-    def leave_no_test_patient(*arguments):
-        splits = rows_of(*arguments)
+    def leave_no_test_patient(*arguments, **options):
+        splits = rows_of(*arguments, **options)
         gone = splits["test"]
         return {**splits, "test": Rows(gone.x[:0], gone.y[:0], gone.patient[:0])}
 
