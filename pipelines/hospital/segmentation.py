@@ -45,7 +45,7 @@ def score_patients(
     score = partial(score_masks, spacing_mm=spacing, classes=classes, ignored=IGNORED)
     parts = [
         score(
-            truth.y[rows].cpu().numpy(),
+            truth.y[rows.to(truth.y.device)].cpu().numpy(),
             predicted[rows].numpy(),
             patient[rows].numpy(),
             expected=None if expected is None else expected[rows].numpy(),
