@@ -12,6 +12,7 @@ from federation.membership import is_separable
 from federation.merging import NormBounded
 from federation.origins import code_identity
 from federation.rounds import method_schedule
+from federation.task import IGNORED
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.spaces import Cohorts, SiteCohort
 from pipelines.coordinator.world import World
@@ -161,7 +162,7 @@ def write_pooled_cohort(
     empty = torch.zeros(len(images), 0, dtype=torch.uint8)
     cohort = Cohort(
         images=images,
-        labels=truth if truth.dim() == 1 else (truth > 0).flatten(1).any(dim=1).long(),
+        labels=truth if truth.dim() == 1 else ((truth > 0) & (truth != IGNORED)).flatten(1).any(dim=1).long(),
         patient=torch.cat(parts["patient"]),
         position=torch.zeros(len(images)),
         lesion=empty,
