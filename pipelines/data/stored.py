@@ -199,11 +199,6 @@ class NoMasks(ValueError):
     """The target's masks are missing in a cohort, or for some of its patients."""
 
 
-def target_classes(cohort: Cohort, target: Target) -> Tensor:
-    """As `target_masks`, (n, *spatial) int64, in memory."""
-    return target_masks(cohort, target).long()
-
-
 def target_masks(cohort: Cohort, target: Target) -> Tensor:
     """The class of each pixel or voxel, (n, *spatial) uint8, 0 = background, `IGNORED` where nobody says: the cohort's
     own tensor, which may lie in a file.

@@ -20,7 +20,7 @@ from pipelines.data.examples import open_source
 from pipelines.data.images import Features, Slices, Volumes
 from pipelines.data.prepare import prepare_slices
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels, TableSource
-from pipelines.data.stored import NoMasks, target_classes
+from pipelines.data.stored import NoMasks, target_masks
 from pipelines.data.studies import read_mask
 from pipelines.data.study import Volume
 from pipelines.data.writing.dicom_segmentation import seg_bytes
@@ -77,11 +77,11 @@ def patients(cohort: Cohort, which: torch.Tensor) -> int:
 def test_gland_and_lesion_are_classes_of_each_voxel(hospital, images):
     for target, drawn in (("gland", 4), ("lesion", 2)):
         cohort = read(hospital, images, target=target).cohort
-        found = target_classes(cohort, target)
-        assert (found.dtype, found.shape) == (torch.int64, (len(cohort.images), *cohort.images.shape[2:]))
+        found = target_masks(cohort, target)
+        assert (found.dtype, found.shape) == (torch.uint8, (len(cohort.images), *cohort.images.shape[2:]))
         assert set(found.unique().tolist()) == {0, 1}
         assert patients(cohort, found) == drawn
-        assert torch.equal(target_classes(from_message(to_message(cohort)), target), found)
+        assert torch.equal(target_masks(from_message(to_message(cohort)), target), found)
 
 
 def test_a_patient_whose_gland_nobody_drew_is_not_one_without_a_gland(hospital):
@@ -89,7 +89,7 @@ def test_a_patient_whose_gland_nobody_drew_is_not_one_without_a_gland(hospital):
     save(hospital / "gland" / "P1.nii.gz", GLAND * 0)
     found = read(hospital, target="gland")
     assert Counter(one.reason for one in found.rejected) == {"no_gland": 2}
-    assert patients(found.cohort, target_classes(found.cohort, "gland")) == 2
+    assert patients(found.cohort, target_masks(found.cohort, "gland")) == 2
 
 
 def test_a_gland_that_no_example_shows_is_not_learnt_as_none(hospital):
@@ -106,7 +106,7 @@ def test_a_gland_that_no_example_shows_is_not_learnt_as_none(hospital):
     cohort = read(hospital).cohort
     cohort.gland[cohort.patient == 2] = 0
     with pytest.raises(NoMasks, match="1 of 4 patients"):
-        target_classes(cohort, "gland")
+        target_masks(cohort, "gland")
 
 
 def test_a_cohort_read_without_the_masks_has_no_targets(hospital):
@@ -115,7 +115,7 @@ def test_a_cohort_read_without_the_masks_has_no_targets(hospital):
     assert int(bare.labels.sum()) == 10
     for target in ("gland", "lesion", "masks"):
         with pytest.raises(NoMasks):
-            target_classes(bare, target)
+            target_masks(bare, target)
     for target, said in (("gland", "gland: missing"), ("lesion", "labels: the target"), ("masks", r"source\.masks")):
         with pytest.raises(ValueError, match=said):
             read(hospital, labels=table, gland=None, target=target)
@@ -124,9 +124,9 @@ def test_a_cohort_read_without_the_masks_has_no_targets(hospital):
 def test_a_hospital_without_any_lesion_is_believed_if_it_says_so(hospital):
     for number in range(2):
         save(hospital / "lesion" / f"P{number}.nii.gz", GLAND * 0)
-    assert not target_classes(read(hospital, target="lesion").cohort, "lesion").any()
+    assert not target_masks(read(hospital, target="lesion").cohort, "lesion").any()
     with pytest.raises(NoMasks, match="no lesion is drawn"):
-        target_classes(read(hospital).cohort, "lesion")
+        target_masks(read(hospital).cohort, "lesion")
 
 
 def test_a_study_without_a_lesion_mask_is_not_one_without_a_lesion(hospital):
@@ -138,7 +138,7 @@ def test_a_study_without_a_lesion_mask_is_not_one_without_a_lesion(hospital):
 def test_gland_masks_alone_are_enough_to_learn_glands(hospital):
     cohort = read(hospital, labels=None, target="gland").cohort
     assert int(cohort.labels.sum()) == 0
-    assert patients(cohort, target_classes(cohort, "gland")) == 4
+    assert patients(cohort, target_masks(cohort, "gland")) == 4
 
 
 def test_lines_of_a_table_have_no_masks(tmp_path):
@@ -148,7 +148,7 @@ def test_lines_of_a_table_have_no_masks(tmp_path):
     cohort = read_cohort(source, None, images, fractions=SHARES, seed=0, key=KEY).cohort
     assert cohort.mask.shape == (2, 0)
     with pytest.raises(NoMasks):
-        target_classes(cohort, "masks")
+        target_masks(cohort, "masks")
     with pytest.raises(ValueError, match=r"source\.masks"):
         open_source(source, None, images, None, "masks", ("disc",))
 
@@ -268,6 +268,6 @@ def test_glands_of_prostatex_are_targets(data):
     )
     assert not found.rejected
     assert found.cohort.images.shape == (38, 3, 64, 64)
-    gland, own = target_classes(found.cohort, "gland") > 0, found.cohort.images[:, 1]
+    gland, own = target_masks(found.cohort, "gland") > 0, found.cohort.images[:, 1]
     means = sorted(float(own[gland & (found.cohort.patient == p)[:, None, None]].mean()) for p in (0, 1))
     assert means == pytest.approx([1.290, 1.454], rel=0.02)

@@ -19,7 +19,7 @@ from pipelines.data.images import Features, Target, Tensors
 from pipelines.data.partition import Part
 from pipelines.data.sources import Files, TableSource, TensorSource
 from pipelines.data.split import Fold
-from pipelines.data.stored import target_classes
+from pipelines.data.stored import target_masks
 from pipelines.data.tensors.file import open_tensor_file, tensor_bytes, write_private
 from pipelines.models.translator_file import remove_places
 from pipelines.settings.sites import SiteSettings
@@ -225,7 +225,7 @@ def test_masks_of_any_shape_are_targets(tmp_path: Path, shape: tuple[int, ...]) 
     cohort = read(source, Tensors(inputs=shape), **read_as).cohort
     found = {tuple(image.flatten().tolist()): row for row, image in enumerate(cohort.images)}
     order = [found[tuple(image.flatten().tolist())] for image in x]
-    assert torch.equal(target_classes(cohort, "masks")[order], torch.from_numpy(mask).long())
+    assert torch.equal(target_masks(cohort, "masks")[order].long(), torch.from_numpy(mask).long())
     rejected = read(source, Tensors(inputs=shape), target="masks", classes=("disc",)).rejected
     assert {one.reason for one in rejected} == {"bad_label"}
     with pytest.raises(ValueError, match="mask must be"):

@@ -26,7 +26,7 @@ from pipelines.data.measures import MeasuredStudy, measure_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume, prepared_grid
 from pipelines.data.restore import to_source_grid
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, VolumeMasks
-from pipelines.data.stored import target_classes
+from pipelines.data.stored import target_masks
 from pipelines.data.study import Volume
 from pipelines.data.writing.dicom_segmentation import seg_bytes
 from pipelines.data.writing.dicom_source import ResultMaker
@@ -140,12 +140,12 @@ def test_a_network_that_is_right_gives_the_map_back_on_the_study_s_own_grid(imag
 def test_classes_come_into_the_cohort_in_the_task_s_order(hospital, images):
     read_once = read(source(hospital), images)
     assert not read_once.rejected and read_once.cohort.recipe["classes"] == [*CLASSES]
-    classes = target_classes(read_once.cohort, "masks")
+    classes = target_masks(read_once.cohort, "masks").long()
     assert classes.shape == (len(read_once.cohort.images), *read_once.cohort.images.shape[2:])
     assert classes.unique().tolist() == [0, 1, 2]
     turned = read(source(hospital), images, classes=CLASSES[::-1]).cohort
     swapped = torch.tensor([0, 2, 1])[classes]
-    assert torch.equal(target_classes(turned, "masks"), swapped)
+    assert torch.equal(target_masks(turned, "masks").long(), swapped)
     assert torch.equal(read_once.cohort.labels, classes.flatten(1).any(dim=1).long())
 
 
