@@ -34,7 +34,7 @@ def contact_sheet(
     grey = any(tile.image.ndim == 2 for tile in tiles)
     low, high = window or (_grey_window(tiles) if grey else (0.0, 1.0))
     items = "".join(_tile_item(tile, low, high) for tile in tiles)
-    caption = f"Grey window {low:.4g} to {high:.4g}." if grey else "" if tiles else "No images."
+    caption = _say_window(low, high) if grey else "" if tiles else "No images."
     rows = (
         f' style="grid-template-columns: repeat({columns}, minmax(4.5rem, {WIDEST})); overflow-x: auto"'
         if columns
@@ -56,7 +56,14 @@ def contact_rows(rows: Sequence[Sequence[Tile]], titles: Sequence[str]) -> tuple
     low, high = _grey_window(tiles) if grey else (0.0, 1.0)
     lists = ["".join(_tile_item(tile, low, high) for tile in row) for row in rows]
     sheets = [Picture(title, "", f'<ul class="sheet">{items}</ul>') for title, items in zip(titles, lists, strict=True)]
-    return sheets, Picture("", f"Grey window {low:.4g} to {high:.4g}." if grey else "", _list_keys(tiles))
+    return sheets, Picture("", _say_window(low, high) if grey else "", _list_keys(tiles))
+
+
+def _say_window(low: float, high: float) -> str:
+    """The window in words. What resampling leaves of 0 is 0."""
+    least = 1e-6 * abs(high - low)
+    texts = (f"{0.0 if abs(end) < least else end:.4g}".replace("-", "−") for end in (low, high))
+    return f"Grey window {' to '.join(texts)}."
 
 
 def _check_tiles(tiles: Sequence[Tile]) -> None:

@@ -158,3 +158,12 @@ def test_masks_of_another_shape_are_named():
     tile = pictures.Tile(np.zeros((5, 5)), "p", given_mask=np.zeros((4, 5), int), predicted_mask=np.zeros((5, 4), int))
     with pytest.raises(ValueError, match=r"given_mask 0 has shape \(4, 5\).*predicted_mask 0 has shape \(5, 4\)"):
         pictures.contact_sheet([tile], title="t")
+
+
+@pytest.mark.parametrize(
+    ("window", "text"),
+    [((1.35e-17, 2.808), "0 to 2.808"), ((-1.264, 3.193), "−1.264 to 3.193"), ((0.0, 1e-9), "0 to 1e−09")],
+)
+def test_a_grey_window_is_written_without_what_resampling_leaves_of_zero(window, text):
+    tile = pictures.Tile(np.zeros((8, 8), np.float32), "t")
+    assert pictures.contact_sheet([tile], title="t", window=window).caption == f"Grey window {text}."
