@@ -135,12 +135,15 @@ function addTools(table, body) {
   (table.closest(".scroll") ?? table).before(tools);
 }
 
-// A row is hidden by a filter, or because its method is left out.
+// A row is hidden by a filter, because its method is left out, or because runs that are shown agree on its setting.
 function hideRows() {
   for (const row of document.querySelectorAll("tbody tr")) {
-    row.hidden = row.classList.contains("unmatched") || leftOut.has(row.dataset.method);
+    const shown = [...row.cells].filter((cell) => cell.dataset.run && !unticked.has(cell.dataset.run));
+    const isSame = unticked.size > 0 && shown.length > 0 && new Set(shown.map((cell) => cell.textContent)).size < 2;
+    row.hidden = row.classList.contains("unmatched") || leftOut.has(row.dataset.method) || isSame;
   }
   for (const cell of document.querySelectorAll("[data-other]")) cell.hidden = leftOut.has(cell.dataset.other);
+  for (const cell of document.querySelectorAll("[data-run]")) cell.hidden = unticked.has(cell.dataset.run);
 }
 
 // What figures have of a method goes with its rows; its name in their keys is struck out.
@@ -153,7 +156,28 @@ function hideMarks() {
   }
 }
 
-const leftOut = new Set();
+const leftOut = new Set(); // methods
+const unticked = new Set(); // runs, of those whose settings are compared
+
+// One switch for each run whose settings are compared: of two runs only the settings stay in which these two differ.
+function addRuns() {
+  const heads = [...document.querySelectorAll("th[data-run]")];
+  if (heads.length < 3) return;
+  const box = document.createElement("fieldset");
+  box.className = "methods";
+  box.append(Object.assign(document.createElement("legend"), { textContent: "Runs compared" }));
+  for (const head of heads) {
+    const label = document.createElement("label");
+    const tick = Object.assign(document.createElement("input"), { type: "checkbox", checked: true });
+    tick.addEventListener("change", () => {
+      unticked[tick.checked ? "delete" : "add"](head.dataset.run);
+      hideRows();
+    });
+    label.append(tick, head.textContent);
+    box.append(label);
+  }
+  heads[0].closest(".scroll").before(box);
+}
 
 // One switch for each method, for all tables that have a row of each, and for all figures.
 function addMethods() {
@@ -234,6 +258,7 @@ function addSilence() {
   document.title = document.title.replace(/at work$/, `silent for ${age}`);
 }
 
+addRuns(); // before columns get their buttons
 for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0];
   const isGrouped = table.querySelector("[rowspan], [scope=rowgroup]") !== null; // rows that belong together

@@ -21,6 +21,7 @@ from evaluation.histograms import count_scores
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
 from evaluation.reliability import calibration_curves
+from evaluation.run_list import RunLine, flatten_settings, render_run_list
 from evaluation.wording import READABLE, format_duration, format_number, format_signed, format_size, format_whole
 from privacy.release.meaning import format_loss
 
@@ -274,6 +275,28 @@ def test_no_table_keeps_a_row_or_a_column_of_a_method_that_is_left_out(browser, 
       return new Set([...table.querySelectorAll('thead tr:last-child, tbody tr')].map(wide)).size > 1;
     }).map((table) => table.closest('.scroll').ariaLabel)"""
     assert browser.execute_script(uneven) == []
+
+
+def test_of_two_runs_that_are_ticked_only_their_own_differences_are_shown(browser, tmp_path: Path):
+    settings = {"first": {"lr": 1, "rounds": 5}, "second": {"lr": 2, "rounds": 5}, EVIL: {"lr": 1, "rounds": 9}}
+    lines = [
+        RunLine(name=n, state="done", finished=1.0, seconds=1.0, size=1, settings=flatten_settings(own))
+        for n, own in settings.items()
+    ]
+    path = tmp_path / "index.html"
+    path.write_text(render_run_list(lines, "runs", "2026-11-29"), encoding="utf-8")
+    browser.get_log("browser")
+    browser.get(path.as_uri())
+    table, ticks = find_table(browser, "Settings that differ"), browser.find_elements("css selector", ".methods input")
+    assert [tick.find_element("xpath", "..").text for tick in ticks] == [*settings]
+    assert read_column(table) == ["lr", "rounds"]
+    for place, paths in ((2, ["lr"]), (1, ["rounds"]), (0, ["lr", "rounds"])):
+        click(browser, ticks[place])
+        assert read_column(table) == paths
+        rows = [*csv.reader(io.StringIO(browser.execute_script("return writeCsv(arguments[0])", table)))]
+        assert rows[0] == ["setting", *(name for k, name in enumerate(settings) if k != place)]
+        click(browser, ticks[place])
+    assert read_column(table) == ["lr", "rounds"] and browser.get_log("browser") == []
 
 
 def test_tools_are_reached_by_keyboard_and_are_not_printed(page):
