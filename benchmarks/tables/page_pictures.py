@@ -51,14 +51,14 @@ def main(run: Path, site: str) -> None:
     if browser is None:
         sys.exit("no Chromium was found; install it, for instance: apt-get install chromium")
     page = run / "report.html"
-    kept(taken(browser, page, 1230), headings(page)[:4], PICTURES / "report.png")
+    kept(taken(browser, page, 1400), headings(page)[:4], PICTURES / "report.png")
     own = run / "sites" / site / "report.html"
     with tempfile.TemporaryDirectory() as folder:
-        sheets = Path(folder) / "sheets.html"  # the sheets of slices stand far down: the sections above are left out
+        sheets = Path(folder) / "sheets.html"  # cases stand far down: the sections above are left out
         sheets.write_text(
-            re.sub(r"<nav.*?(?=<section aria-labelledby=\"images\")", "<main>", own.read_text(), flags=re.DOTALL)
+            re.sub(r"<nav.*?(?=<section[^>]* aria-labelledby=\"cases\")", "<main>", own.read_text(), flags=re.DOTALL)
         )
-        kept(taken(browser, sheets, 900), headings(sheets)[:1], PICTURES / "site.png")
+        kept(taken(browser, sheets, 1080), headings(sheets)[:1], PICTURES / "site.png")
     for name in ("report.png", "site.png"):
         print(PICTURES / name)
 
