@@ -28,3 +28,12 @@ def open_browser() -> Iterator[Any]:
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=str(DRIVER)))
     yield driver
     driver.quit()
+
+
+def open_page(browser: Any, address: str) -> None:
+    """Open a page, and wait until all of it is there: a busy machine's driver may come back before."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    browser.get(address)
+    is_there = "return location.href === arguments[0] && document.readyState === 'complete'"
+    WebDriverWait(browser, 60, poll_frequency=0.02).until(lambda driver: driver.execute_script(is_there, address))

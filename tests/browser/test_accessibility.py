@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from small_run import PRIVATE
 
-from browsing import needs_browser, open_browser
+from browsing import needs_browser, open_browser, open_page
 from made_up_pages import make_pages
 from pipelines.reviews.server import ReviewServer, open_review
 from pipelines_settings import BASE
@@ -88,7 +88,7 @@ def emulate(browser: Any, *, media: str = "", scheme: str = "light") -> None:
 def test_axe_finds_nothing(browser, addresses, kind, scheme):
     assert AXE is not None
     emulate(browser, scheme=scheme)
-    browser.get(addresses[kind])
+    open_page(browser, addresses[kind])
     browser.execute_script(OPEN)
     browser.execute_script(AXE.read_text(encoding="utf-8"))
     assert browser.execute_async_script(RUN, kind not in FOLLOWED) == []
@@ -97,7 +97,7 @@ def test_axe_finds_nothing(browser, addresses, kind, scheme):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_names_its_language_and_itself_and_has_one_main_part_and_headings_in_order(browser, addresses, kind):
     emulate(browser)
-    browser.get(addresses[kind])
+    open_page(browser, addresses[kind])
     assert browser.title and browser.find_element("tag name", "html").get_attribute("lang") == "en"
     assert len(browser.find_elements("tag name", "main")) == 1 == len(browser.find_elements("tag name", "h1"))
     script = "return [...document.querySelectorAll('h1, h2, h3, h4')].map((head) => Number(head.tagName[1]))"
@@ -112,7 +112,7 @@ def test_no_page_is_wider_than_a_telephone(browser, addresses, kind):
     emulate(browser)
     browser.set_window_size(480, 900)
     try:
-        browser.get(addresses[kind])
+        open_page(browser, addresses[kind])
         browser.execute_script(OPEN)
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     finally:
@@ -124,7 +124,7 @@ def test_all_that_can_be_operated_is_reached_by_keyboard_in_the_order_of_the_pag
     from selenium.webdriver.common.keys import Keys
 
     emulate(browser)
-    browser.get(addresses[kind])
+    open_page(browser, addresses[kind])
     browser.execute_script(
         "document.querySelectorAll('[type=radio]').forEach((radio) => (radio.name += Math.random()))"
     )
@@ -147,7 +147,7 @@ def test_all_that_can_be_operated_is_reached_by_keyboard_in_the_order_of_the_pag
 def test_a_print_is_whole_and_breaks_between_rows_and_pictures(browser, addresses, kind):
     emulate(browser, media="print")
     try:
-        browser.get(addresses[kind])
+        open_page(browser, addresses[kind])
         closed = """return [...document.querySelectorAll("details")].filter((fold) => !fold.open &&
           ![...fold.children].slice(1).some((part) => part.getBoundingClientRect().height > 0)).length"""
         assert browser.execute_script(closed) == 0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from browsing import needs_browser, open_browser
+from browsing import needs_browser, open_browser, open_page
 from evaluation import figures, records, report, rows, scoring
 from evaluation.attacks import MembershipRow
 from evaluation.histograms import count_scores
@@ -122,7 +122,7 @@ def page(browser: Any, text: str, tmp_path: Path) -> Any:
     path.write_text(text, encoding="utf-8")
     for kind in ("browser", "performance"):
         browser.get_log(kind)  # what came before
-    browser.get(path.as_uri())
+    open_page(browser, path.as_uri())
     return browser
 
 
@@ -261,7 +261,7 @@ def test_no_table_keeps_a_row_or_a_column_of_a_method_that_is_left_out(browser, 
         changed = dataclasses.replace(changed, scores=changed.scores + tuple(scores), sites=changed.sites + sites)
     path = tmp_path / "report.html"
     path.write_text(report.render_coordinator_page(changed), encoding="utf-8")
-    browser.get(path.as_uri())
+    open_page(browser, path.as_uri())
     shown = """for (const fold of document.querySelectorAll('details')) fold.open = true;
     return [...document.querySelectorAll('table th')].filter((cell) => cell.checkVisibility())
     .filter((cell) => cell.innerText.split('\\n')[0].trim() === arguments[0])
@@ -286,7 +286,7 @@ def test_of_two_runs_that_are_ticked_only_their_own_differences_are_shown(browse
     path = tmp_path / "index.html"
     path.write_text(render_run_list(lines, "runs", "2026-11-29"), encoding="utf-8")
     browser.get_log("browser")
-    browser.get(path.as_uri())
+    open_page(browser, path.as_uri())
     table, ticks = find_table(browser, "Settings that differ"), browser.find_elements("css selector", ".methods input")
     assert [tick.find_element("xpath", "..").text for tick in ticks] == [*settings]
     assert read_column(table) == ["lr", "rounds"]
@@ -390,7 +390,7 @@ def test_pages_of_a_real_run_say_no_error_and_each_table_can_be_sorted(browser, 
     run = finished_run({**BASE, "name": "browsed"}) / "runs" / "browsed"
     for path in (run / "report.html", run / "sites" / "a" / "report.html"):
         browser.get_log("browser")
-        browser.get(path.as_uri())
+        open_page(browser, path.as_uri())
         assert browser.get_log("browser") == []
         browser.execute_script("for (const fold of document.querySelectorAll('details')) fold.open = true")
         rows = browser.execute_script(COUNTED)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from browsing import needs_browser, open_browser
+from browsing import needs_browser, open_browser, open_page
 from evaluation import progress_page
 from evaluation.progress_page import RunProgress, StageLine, TaskLine, render_progress_page
 from evaluation.run_list import Training
@@ -42,7 +42,7 @@ def test_it_reads_itself_again_until_the_run_has_ended(browser, tmp_path: Path, 
     path = tmp_path / "progress.html"
     path.write_text(render_progress_page(build_progress("at work")), encoding="utf-8")
     browser.get_log("browser")
-    browser.get(path.as_uri())
+    open_page(browser, path.as_uri())
     assert browser.title == "demo: at work" and EVIL in browser.find_element("tag name", "h1").text
     assert "61 s" in (text := browser.find_element("tag name", "main").text) or "1 min" in text
     path.write_text(render_progress_page(build_progress("done", report="report.html", tasks=())), encoding="utf-8")
@@ -67,7 +67,7 @@ def test_a_page_that_nobody_writes_any_more_says_how_long_and_how_to_go_on(brows
     path = tmp_path / "progress.html"
     progress = build_progress("at work", written=written, command="python -m pipelines.run demo.yaml")
     path.write_text(render_progress_page(progress), encoding="utf-8")
-    browser.get(path.as_uri())
+    open_page(browser, path.as_uri())
     notice = browser.find_element("id", "silent")
     assert notice.is_displayed() == bool(text)
     assert text in notice.text
@@ -79,6 +79,6 @@ def test_a_page_of_a_run_that_has_ended_is_never_silent(browser, tmp_path: Path)
     path = tmp_path / "progress.html"
     for state in ("done", "stopped", "failed"):
         path.write_text(render_progress_page(build_progress(state)), encoding="utf-8")
-        browser.get(path.as_uri())
+        open_page(browser, path.as_uri())
         assert browser.find_elements("id", "silent") == []
         assert browser.title == f"demo: {state}"
