@@ -6,6 +6,7 @@ They are exact, of a few patients, and without intervals: nothing is compared by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from evaluation.findings import UNKNOWN
 from evaluation.histograms import Floats, Ints
-from evaluation.masks import dice
+from evaluation.masks import dice, is_any_of
 from evaluation.metrics import AUC
 from evaluation.numbers import MAE
 from evaluation.overlap import DICE
@@ -66,17 +67,24 @@ def score_numbers(truth: Floats, predicted: Floats) -> RoundScores:
     return RoundScores({MAE: error}, np.zeros((0, 0, 0), np.int64))
 
 
-def score_masks(truth: Ints, predicted: Ints, patients: Ints, classes: int, ignored: int | None = None) -> RoundScores:
+def score_masks(
+    truth: Ints,
+    predicted: Ints,
+    patients: Ints,
+    classes: int,
+    ignored: int | None = None,
+    structures: Sequence[Sequence[int]] | None = None,
+) -> RoundScores:
     """Dice of each patient and structure, the mean over patients and then over the structures that patients have; and
     one table of pixels.
 
     Args:
         truth, predicted: (n, *spatial), 0 = background. patients: (n,) of each image. classes: with the background.
-        ignored: as in `evaluation.masks.score_masks`.
+        ignored, structures: as in `evaluation.masks.score_masks`.
     """
     means, known = [], np.ones(truth.shape, np.bool_) if ignored is None else truth != ignored
-    for structure in range(1, classes):
-        true_masks, model_masks = truth == structure, (predicted == structure) & known
+    for numbers in [(number,) for number in range(1, classes)] if structures is None else structures:
+        true_masks, model_masks = is_any_of(truth, numbers), is_any_of(predicted, numbers) & known
         if true_masks.any():
             each = [dice(true_masks[patients == who], model_masks[patients == who]) for who in np.unique(patients)]
             means.append(float(np.nanmean(each)))

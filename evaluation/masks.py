@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,8 +47,10 @@ def score_masks(
     classes: int,
     expected: ArrayLike | None = None,
     ignored: int | None = None,
+    structures: Sequence[Sequence[int]] | None = None,
+    surfaces: bool = True,
 ) -> Values:
-    """Dice, HD95 and sizes of each patient and class.
+    """Dice, HD95 and sizes of each patient and structure, C structures in all.
 
     HD95 is computed for each image, so in the plane for slices; a patient's is the mean over images in which neither
     mask is empty. A structure that is missed in a slice, or drawn where none is, affects only Dice.
@@ -60,46 +63,61 @@ def score_masks(
         expected: (n, classes - 1), pixels of each class that the probabilities of an image add up to, if known.
         ignored: the value of `truth` where nobody says which class is there. Dice does not count it, and an image that
             has it has no HD95, because a surface may lie within it.
+        structures: the classes that each structure is made of; structures may overlap. None = each class is one.
+        surfaces: whether HD95 is computed, which takes long; otherwise it has no value.
 
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
     t, p, who = np.asarray(truth), np.asarray(predicted), np.asarray(patients)
-    if wrong := _find_mask_problems(t, p, who, spacing_mm, classes, ignored):
+    members = [*((number,) for number in range(1, classes))] if structures is None else [*map(tuple, structures)]
+    if wrong := _find_mask_problems(t, p, who, spacing_mm, classes, ignored, members):
         raise ValueError("cannot compare masks: " + "; ".join(wrong))
     distinct = np.unique(who.astype(np.int64))
-    scores = np.full((len(distinct), classes - 1, 2), np.nan)
-    present = np.zeros((len(distinct), classes - 1), dtype=np.bool_)
+    scores = np.full((len(distinct), len(members), 2), np.nan)
+    present = np.zeros((len(distinct), len(members)), dtype=np.bool_)
     for row, patient in enumerate(distinct):
         rows = np.flatnonzero(who == patient)
         unknown = t[rows] == ignored if ignored is not None else np.zeros((), np.bool_)
         is_known = ~unknown.reshape(len(rows), -1).any(axis=1) if unknown.any() else np.ones(len(rows), np.bool_)
-        for c in range(1, classes):
-            true_masks, model_masks = t[rows] == c, (p[rows] == c) & ~unknown
-            present[row, c - 1] = true_masks.any()
-            scores[row, c - 1, DICE_AT] = dice(true_masks, model_masks)
-            far = [hd95(*pair, spacing_mm) for pair in zip(true_masks[is_known], model_masks[is_known], strict=True)]
-            far = [value for value in far if value == value]
-            scores[row, c - 1, HD95_AT] = np.mean(far) if far else np.nan
+        for c, numbers in enumerate(members):
+            true_masks, model_masks = is_any_of(t[rows], numbers), is_any_of(p[rows], numbers) & ~unknown
+            present[row, c] = true_masks.any()
+            scores[row, c, DICE_AT] = dice(true_masks, model_masks)
+            pairs = zip(true_masks[is_known], model_masks[is_known], strict=True) if surfaces else ()
+            far = [value for pair in pairs if (value := hd95(*pair, spacing_mm)) == value]
+            scores[row, c, HD95_AT] = np.mean(far) if far else np.nan
     sums = np.full((len(t), classes - 1), np.nan) if expected is None else np.asarray(expected, np.float64)
     is_unknown = np.zeros(t.shape, np.bool_) if ignored is None else np.asarray(t == ignored, np.bool_)
     partly = np.atleast_1d(is_unknown.reshape(len(t), -1).any(axis=1))
     sums = np.where(partly[:, None], np.nan, sums)  # probabilities are of all pixels
-    sizes = measure_sizes(t, np.where(is_unknown, 0, p), sums, spacing_mm)
+    sizes = measure_sizes(t, np.where(is_unknown, 0, p), sums, spacing_mm, members)
     total = np.stack([sizes[who == patient].sum(axis=0) for patient in distinct])
     return Values(distinct, np.round(scores * GRID) / GRID, present, len(t), total)
 
 
 def measure_sizes(
-    truth: NDArray[np.integer], predicted: NDArray[np.integer], expected: Floats, spacing_mm: Sequence[float]
+    truth: NDArray[np.integer],
+    predicted: NDArray[np.integer],
+    expected: Floats,
+    spacing_mm: Sequence[float],
+    members: Sequence[Sequence[int]],
 ) -> Floats:
-    """(n, C, 3): the size of each class but the background in given masks, in predicted ones, and as expected.
+    """(n, C, 3): the size of each structure in given masks, in predicted ones, and as expected.
 
-    truth, predicted: (n, *spatial) int. expected: (n, C) pixels.
+    truth, predicted: (n, *spatial) int. expected: (n, classes - 1) pixels. members: the classes of each structure.
     """
-    axes, numbers = tuple(range(1, truth.ndim)), range(1, expected.shape[1] + 1)
-    counts = [np.stack([(mask == c).sum(axis=axes) for c in numbers], axis=-1) for mask in (truth, predicted)]
-    return np.asarray(np.stack([*counts, expected], axis=-1) * float(np.prod(spacing_mm)), dtype=np.float64)
+    axes = tuple(range(1, truth.ndim))
+    counts = [
+        np.stack([is_any_of(mask, own).sum(axis=axes) for own in members], axis=-1) for mask in (truth, predicted)
+    ]
+    sums = np.stack([expected[:, np.asarray(own) - 1].sum(axis=1) for own in members], axis=-1)
+    return np.asarray(np.stack([*counts, sums], axis=-1) * float(np.prod(spacing_mm)), dtype=np.float64)
+
+
+def is_any_of(class_map: NDArray[np.generic], numbers: Sequence[int]) -> NDArray[np.bool_]:
+    """Where a map has one of these classes: the mask of the structure that they make."""
+    return reduce(np.logical_or, [class_map == number for number in numbers])
 
 
 def dice(true_mask: NDArray[np.bool_], model_mask: NDArray[np.bool_]) -> float:
@@ -130,6 +148,7 @@ def _find_mask_problems(
     spacing_mm: Sequence[float],
     classes: int,
     ignored: int | None,
+    members: Sequence[Sequence[int]],
 ) -> list[str]:
     """Everything that is wrong with the arguments of `score_masks`."""
     wrong = [f"classes is {classes}, needed is 2 or more: the background and a structure"] if classes < 2 else []
@@ -144,6 +163,8 @@ def _find_mask_problems(
         wrong.append(f"patients are {who.shape} of {who.dtype}, needed is ({len(t)},) of integers")
     if len(spacing_mm) != t.ndim - 1 or not all(0 < step < FARTHEST for step in spacing_mm):
         wrong.append(f"spacing is {list(spacing_mm)}, needed are {t.ndim - 1} numbers > 0 for the axes of an image")
+    if classes > 1 and not (members and all(own and set(own) <= set(range(1, classes)) for own in members)):
+        wrong.append(f"structures are {list(members)}, needed are classes from 1 to {classes - 1} of each")
     return wrong
 
 

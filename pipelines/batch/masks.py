@@ -1,6 +1,8 @@
 """Write a segmentation model's masks of new studies, each in the study's format: DICOM, NIfTI or picture.
 
-Masks go into the folder `masks`, named like the NIfTI file or picture, or by the UID of the DICOM series. For patient
+Masks go into the folder `masks`, named like the NIfTI file or picture, or by the UID of the DICOM series. They are maps
+of classes; of regions, which may overlap, a DICOM mask has a segment each, and beside the others there is a mask of 0
+and 1 of each region in `regions/REGION`. For patient
 data in DICOM masks see `pipelines.data.writing.dicom_segmentation`; NIfTI and PNG masks have none except in their
 names.
 """
@@ -10,13 +12,16 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.masks import is_any_of
 from pipelines.batch.reports import series_name
 from pipelines.data.folder import read_steadily
 from pipelines.data.grids.geometry import Grid
@@ -35,7 +40,7 @@ from pipelines.data.writing.picture_mask import picture_mask, png_bytes
 from pipelines.models.largest import keep_largest
 from privacy.durable import write_whole
 
-MASKS = "masks"
+MASKS, REGIONS = "masks", "regions"
 CUBIC_MM = 1000  # in a millilitre
 
 
@@ -45,8 +50,9 @@ class MaskWriter:
 
     images, names: settings of the examples, and names of classes 1, 2, ... out: the folder of results. folder: of the
     studies. candidates: by study; none for pictures. gland: the masks about which studies are cropped. visits: number
-    of sessions of each patient. pseudonymous: None = DICOM masks name the patient as the images do. largest:
-    classes of which only the largest component is written.
+    of sessions of each patient. pseudonymous: None = DICOM masks name the patient as the images do. regions: region ->
+    its classes, where a model has regions. largest: structures, by their classes, of which only the largest component
+    is written.
     """
 
     images: Slices | Volumes | Pictures
@@ -58,17 +64,19 @@ class MaskWriter:
     gland: Masks | None
     visits: Mapping[str, int]
     pseudonymous: Pseudonymous | None = None
-    largest: tuple[int, ...] = ()
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    largest: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class WrittenMask:
-    """sizes: of each class, in ml, or for a picture as a share of its pixels. file: path below the folder of
-    results.
+    """sizes: of each region or else class, in ml, or for a picture as a share of its pixels. file: path below the
+    folder of results. regions: those of the regions' own masks, if these are files of their own.
     """
 
     sizes: tuple[float, ...]
     file: str
+    regions: tuple[str, ...] = ()
 
 
 def open_mask_writer(
@@ -117,7 +125,7 @@ def write_mask(
     """
     if isinstance(masks.images, Pictures):
         mask = keep_largest(picture_mask(masks.folder / study, probabilities[0], masks.images), masks.largest)
-        data, name, unit_size = png_bytes(mask), f"{study}.png", 1 / mask.size
+        name, unit_size, encode = f"{study}.png", 1 / mask.size, png_bytes
     else:
         candidate, name = masks.candidates[study], file_name(study, masks, ".dcm")
         grid, gland = read_study_grid(study, masks)
@@ -128,12 +136,23 @@ def write_mask(
         if candidate.stack is not None:
             stack = candidate.stack
             maker_settings = (stack, masks.names, masks.maker, masks.pseudonymous)
-            data = read_steadily(candidate.files, lambda: seg_bytes(grid_mask, *maker_settings, unlike=unlike))
-        else:
-            data = mask_bytes(mask, grid_mask.affine, packed=name.lower().endswith(".gz"))
-    write_whole(masks.out / MASKS / name, data)
+            named: dict[str, Any] = {"unlike": unlike, "regions": masks.regions or None}
+            data = read_steadily(candidate.files, lambda: seg_bytes(grid_mask, *maker_settings, **named))
+            write_whole(masks.out / MASKS / name, data)
+            return WrittenMask(_measure_structures(mask, masks, unit_size), f"{MASKS}/{name}")
+        encode = partial(mask_bytes, affine=grid_mask.affine, packed=name.lower().endswith(".gz"))
+    write_whole(masks.out / MASKS / name, encode(mask))
+    for region, numbers in masks.regions.items():
+        write_whole(masks.out / REGIONS / region / name, encode(is_any_of(mask, numbers).astype(np.uint8)))
+    places = tuple(f"{REGIONS}/{region}/{name}" for region in masks.regions)
+    return WrittenMask(_measure_structures(mask, masks, unit_size), f"{MASKS}/{name}", places)
+
+
+def _measure_structures(mask: NDArray[np.uint8], masks: MaskWriter, unit_size: float) -> tuple[float, ...]:
+    """The size of each region, or else of each class, in a map of classes."""
     counts = np.bincount(mask.ravel(), minlength=len(masks.names) + 1)
-    return WrittenMask(tuple(float(count) * unit_size for count in counts[1:]), f"{MASKS}/{name}")
+    structures = [*masks.regions.values()] or [(number,) for number in range(1, len(masks.names) + 1)]
+    return tuple(float(counts[[*numbers]].sum()) * unit_size for numbers in structures)
 
 
 def read_study_grid(study: str, masks: MaskWriter) -> tuple[Grid, Volume | None]:
@@ -166,12 +185,12 @@ def _read_gland(candidate: Candidate, masks: MaskWriter) -> Volume | None:
 def is_mixed_with_studies(out: Path, folder: Path) -> bool:
     """Whether masks written below `out` would be read as studies of `folder`, or overwrite one."""
     out, folder = out.resolve(), folder.resolve()
-    return out.is_relative_to(folder) or folder.is_relative_to(out / MASKS)
+    return out.is_relative_to(folder) or any(folder.is_relative_to(out / place) for place in (MASKS, REGIONS))
 
 
 def remove_named_files(out: Path, names: Iterable[str], folder: str = MASKS) -> None:
-    """Remove files of an earlier run, by their names below `out`; files outside `folder` stay. folder: of masks, maps,
-    reports or captures.
+    """Remove files of an earlier run, by their names below `out`; files outside `folder` stay. folder: of masks,
+    regions, maps, reports or captures.
 
     Raises:
         OSError: the disk.

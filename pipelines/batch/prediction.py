@@ -22,7 +22,14 @@ from pipelines.batch.captures import CAPTURES, CaptureWriter
 from pipelines.batch.key import read_key
 from pipelines.batch.loop import NOTICE, Results, collect_results, finish_batch, run_batch
 from pipelines.batch.maps import MAPS, find_map_problems
-from pipelines.batch.masks import MASKS, build_result_maker, is_mixed_with_studies, open_mask_writer, remove_named_files
+from pipelines.batch.masks import (
+    MASKS,
+    REGIONS,
+    build_result_maker,
+    is_mixed_with_studies,
+    open_mask_writer,
+    remove_named_files,
+)
 from pipelines.batch.reports import REPORTS, ReportWriter
 from pipelines.batch.scoring import Prediction, Predictor, list_columns, predict_study
 from pipelines.batch.tables import list_refusals, read_table, remove_part_files, table_bytes
@@ -33,7 +40,7 @@ from pipelines.data.images import AnyImages, Features, Pictures, Slices, Tensors
 from pipelines.data.intake import Intake, read_studies
 from pipelines.data.label_numbers import LabelRange
 from pipelines.data.pictures.reader import open_loose_pictures
-from pipelines.data.sources import Files, GlandMask, PictureSource, TableSource, TensorSource
+from pipelines.data.sources import DicomSource, Files, GlandMask, PictureSource, TableSource, TensorSource
 from pipelines.data.study import Rejected, Unusable
 from pipelines.data.tables.features import open_lines
 from pipelines.data.writing.dicom_source import Pseudonymous
@@ -72,7 +79,8 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
             "predict", _predict_studies(predictor, opened, options.readers), len(opened.waiting), results, console
         )
         accounts = list_accounts(opened.items, results.refused)
-        columns = list_columns(ready.task.kind, ready.images, ready.names, **extras)
+        regions = () if isinstance(source, DicomSource) else [*ready.regions]
+        columns = list_columns(ready.task.kind, ready.images, names_of(ready), regions=regions, **extras)
         write_predictions(predictor.out, columns, results, accounts)
         unlike = sum(bool(prediction.unlike) for prediction in results.done)
         facts = prediction_facts(results, options.out, ready.number)
@@ -203,7 +211,7 @@ def open_predictor(
     if scores or isinstance(ready.images, Features | Tensors) or isinstance(source, TableSource | TensorSource):
         return predictor
     opened = open_mask_writer(ready.images, ready.names, maker, out, source=source, gland=gland)
-    opened = replace(opened, pseudonymous=pseudonymous, largest=ready.largest)
+    opened = replace(opened, pseudonymous=pseudonymous, regions=ready.regions, largest=ready.kept_structures)
     return predictor._replace(maps=opened) if maps or captures else predictor._replace(masks=opened)
 
 
@@ -231,9 +239,13 @@ def write_predictions(
     written_files = {
         place
         for prediction in results.done
-        for place in (prediction.mask, *prediction.maps, prediction.report, prediction.capture)
+        for place in (
+            *(prediction.mask, *prediction.regions, *prediction.maps),
+            *(prediction.report, prediction.capture),
+        )
     }
-    for column, folder in {"mask": MASKS, "map": MAPS, "report": REPORTS, "capture": CAPTURES}.items():
+    folders = {"mask": MASKS, "region": REGIONS, "map": MAPS, "report": REPORTS, "capture": CAPTURES}
+    for column, folder in folders.items():
         remove_named_files(out, set(_read_named_files(out, column)) - written_files, folder)
         for place in (out / folder, *(out / folder).glob("*/")):
             remove_part_files(place)
@@ -246,7 +258,9 @@ def write_predictions(
 
 
 def _read_named_files(out: Path, column: str) -> list[str]:
-    """Masks, maps or reports named in an existing table of predictions; of several findings, `map_<finding>` each."""
+    """Masks, maps or reports named in an existing table of predictions; of several findings, `map_<finding>` each, and
+    of regions `region_<region>`.
+    """
     with suppress(OSError, csv.Error, UnicodeError):
         return [
             place
@@ -255,6 +269,11 @@ def _read_named_files(out: Path, column: str) -> list[str]:
             if place and (name == column or name.startswith(f"{column}_"))
         ]
     return []
+
+
+def names_of(ready: Ready) -> tuple[str, ...]:
+    """The names by which the table of predictions calls what a model gives: of masks those of their structures."""
+    return tuple(ready.structures) if ready.task.kind == "segmentation" else ready.names
 
 
 def prediction_facts(results: Results[Prediction], out: str, number: LabelRange | None = None) -> dict[str, Json]:

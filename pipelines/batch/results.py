@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pydicom.dataset import Dataset
 
 from pipelines.batch.maps import find_map_problems
-from pipelines.batch.prediction import THRESHOLD, open_predictor, open_unlabelled
+from pipelines.batch.prediction import THRESHOLD, names_of, open_predictor, open_unlabelled
 from pipelines.batch.reports import series_name
 from pipelines.batch.scoring import Prediction, Predictor, list_columns, predict_study
 from pipelines.data.accounts import Account, list_accounts
@@ -118,8 +118,11 @@ def write_results(
             refused.append(prediction)
         else:
             done.append(prediction)
-    written_kinds = {"reports": predictor.reports is not None, "captures": predictor.captures is not None}
-    columns = list_columns(ready.task.kind, ready.images, ready.names, **written_kinds)
+    written_kinds: dict[str, Any] = {
+        "reports": predictor.reports is not None,
+        "captures": predictor.captures is not None,
+    }
+    columns = list_columns(ready.task.kind, ready.images, names_of(ready), **written_kinds)
     rows = tuple(dict(zip(columns, map(str, row_prediction.cells), strict=True)) for row_prediction, _ in done)
     files = [file for row_prediction, _ in done for file in _list_files(row_prediction, out)]
     if done:

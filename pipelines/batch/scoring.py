@@ -53,7 +53,8 @@ class Prediction(NamedTuple):
     """A row of the table, and whether the study is positive: its score reaches the threshold, its mask is not empty, or
     its class is not the first. name: of the class, of more than two. unlike: whether it is unlike the training
     patients; None if unknown. origin: the cells of `ORIGIN` and `MODEL`. mask, capture, report: files below the
-    folder of results; "" if none. maps: likewise, of several findings one each. finding: of a classifier, for a report.
+    folder of results; "" if none. regions: likewise, the masks of regions, which `row` has too. maps: likewise, of
+    several findings one each. finding: of a classifier, for a report.
     highest: the image with the highest score, if a scored slice is an image.
     """
 
@@ -63,6 +64,7 @@ class Prediction(NamedTuple):
     name: str = ""
     origin: tuple[str, ...] = ("",) * (len(ORIGIN) + len(MODEL))
     mask: str = ""
+    regions: tuple[str, ...] = ()
     maps: tuple[str, ...] = ()
     capture: str = ""
     report: str = ""
@@ -146,9 +148,9 @@ def build_prediction(
     if predictor.masks is not None:
         place = study.examples.position
         mask = write_mask(study.study, probabilities.numpy(), place, predictor.masks, unlike=unlike)
-        row = (*study_cells, *(f"{size:.6g}" for size in mask.sizes), mask.file)
+        row = (*study_cells, *(f"{size:.6g}" for size in mask.sizes), mask.file, *mask.regions)
         origin = _list_origin(predictor, study, None)
-        return Prediction(row, any(mask.sizes), unlike, origin=origin, mask=mask.file)
+        return Prediction(row, any(mask.sizes), unlike, origin=origin, mask=mask.file, regions=mask.regions)
     top, row, finding = _decide_study(predictor, probabilities, study.examples.position)
     finding = replace(finding, examples=len(probabilities))
     if likeness is not None:
@@ -243,11 +245,14 @@ def list_columns(
     images: AnyImages,
     names: Sequence[str],
     *,
+    regions: Sequence[str] = (),
     maps: bool = False,
     reports: bool = False,
     captures: bool = False,
 ) -> tuple[str, ...]:
-    """Columns of predictions.csv. names: as in `Ready`. maps, reports, captures: whether they are written."""
+    """Columns of predictions.csv. names: as in `Ready`, of masks those of their structures. regions: names of those
+    that have masks in files of their own. maps, reports, captures: whether they are written.
+    """
     if kind == "classification":
         columns = (*STUDY_COLUMNS, "class", "highest_at", *(f"p_{name}" for name in names)) if names else SCORE_COLUMNS
     elif kind == "regression":
@@ -259,6 +264,7 @@ def list_columns(
             *STUDY_COLUMNS,
             *(f"{name}_{'share' if isinstance(images, Pictures) else 'ml'}" for name in names),
             "mask",
+            *(f"region_{name}" for name in regions),
         )
     return (
         *columns,

@@ -136,6 +136,7 @@ def _ask_ingest(conversation: Conversation, files_digest: str, wanted: Wanted) -
         target=ABSENT if wanted.target is None else wanted.target,
         classes=ABSENT if wanted.target is None and not wanted.classes else wanted.classes,
         findings=[*wanted.findings] or ABSENT,
+        regions=[[*each] for each in wanted.regions] or ABSENT,
     )
     digest = conversation.name_question({"asked": to_facts(question), "files": files_digest})
     return conversation.ask(INGEST, f"ingest-{digest}", question)
@@ -190,5 +191,5 @@ def _evidence_shape(evidence: Evidence) -> tuple[str, bool, int, int]:
 
 def _expected_shape(model: Signed, copies: int) -> tuple[str, bool, int, int]:
     """As `_evidence_shape`, for a model and the requested copies."""
-    kind = model.ready.task.kind
-    return kind, model.ready.ordered, model.ready.task.classes - (kind == "segmentation"), copies
+    ready, kind = model.ready, model.ready.task.kind
+    return kind, ready.ordered, len(ready.structures) if kind == "segmentation" else ready.task.classes, copies

@@ -168,7 +168,7 @@ def _build_score_rows(
         return ()
     measures: tuple[Measure, ...]
     if ready.task.kind == "segmentation":
-        measures = list_measures(ready.names)
+        measures = list_measures([*ready.structures])
     elif ready.task.kind == "findings":
         exact = not any(evidence.noise for table in tables.values() for evidence in table.values())
         measures = list_finding_measures(ready.names, exact=exact)

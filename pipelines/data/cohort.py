@@ -24,6 +24,7 @@ from pipelines.data.label_numbers import BANDS, LabelRange, find_band
 from pipelines.data.nifti.bids import ENDINGS, file_stem
 from pipelines.data.partition import Divided, Part, dealing_code, divide_patients, partition_record
 from pipelines.data.pseudonym import make_pseudonym, normalize_identifier
+from pipelines.data.regions import unpack_regions
 from pipelines.data.sources import Files, GlandMask, Labels
 from pipelines.data.split import SPLITS, Fold, division_code
 from pipelines.data.stored import Cohort as Cohort
@@ -75,6 +76,7 @@ def read_cohort(
     classes: tuple[str, ...] = (),
     number: LabelRange | None = None,
     findings: tuple[str, ...] = (),
+    regions: Sequence[Sequence[str]] = (),
 ) -> Reading:
     """Read, check, prepare, label, de-identify, split and order all studies of a hospital, whatever their files' order.
 
@@ -84,7 +86,8 @@ def read_cohort(
     scale: moments of all sites' training patients, for normalizing features; without it they stay raw. scratch: a
     folder whose disk holds the images, in unnamed temporary files. target: the masks that every study must have.
     classes: of label maps, 1 = the first; () = all classes of the source, in its order. Without a target: of labels,
-    0 = the first; () = negative and positive. number: labels are numbers in this range; patients are then balanced and
+    0 = the first; () = negative and positive. regions: of these classes, as `pack_regions` packs them, for the cohort's
+    recipe. number: labels are numbers in this range; patients are then balanced and
     counted by its bands, as if these were classes. findings: names of several that each example has, does not have, or
     of which nobody knows; patients are balanced and counted by how many (`label_findings.find_finding_band`).
 
@@ -99,6 +102,7 @@ def read_cohort(
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
     """
     opened = open_source(source, labels, images, gland, target, classes, number, findings)
+    of_regions = _recipe_of_regions(regions, opened.classes)
     names = {study.patient: make_pseudonym(key, study.patient) for study in opened.waiting if study.patient}
     excluded = find_named_patients(exclude, patient_names := list_patient_names(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
@@ -124,7 +128,7 @@ def read_cohort(
     partition_facts = _partition_facts(part, division, len(taken), independent)
     taken, parts = (taken, parts) if part is None else select_patients(taken, parts, division.splits, scratch)
     recipe = {"independent": independent, "cut": code, **_recipe_settings(part, target, opened.classes, classes)}
-    recipe |= _recipe_of_labels(number, findings)
+    recipe |= _recipe_of_labels(number, findings) | of_regions
     cohort = replace(_build_cohort(taken, parts, names, division.splits, opened.unit), recipe=recipe)
     accounts = list_accounts(
         opened.items, rejected, _explain_left_out_studies(ordered, excluded, division.splits if part else None)
@@ -211,6 +215,12 @@ def _recipe_settings(
 def _recipe_of_labels(number: LabelRange | None, findings: Sequence[str]) -> dict[str, Json]:
     """What `Cohort.recipe` says of labels that are no classes."""
     return {"number": number.to_json()} if number else {"findings": [*findings]} if findings else {}
+
+
+def _recipe_of_regions(regions: Sequence[Sequence[str]], masks: Sequence[str]) -> dict[str, Json]:
+    """What `Cohort.recipe` says of regions. Raises: ValueError: they are none of these classes."""
+    checked: list[Json] = [[name, *own] for name, own in unpack_regions(regions, masks).items()]
+    return {"regions": checked} if checked else {}
 
 
 def _reading_facts(

@@ -15,8 +15,9 @@ from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
 from pipelines.data.label_findings import find_finding_bands, name_finding_bands
 from pipelines.data.label_numbers import find_band, read_range
+from pipelines.data.regions import list_members, read_regions
 from pipelines.data.split import SPLITS
-from privacy.message import Json, Message
+from privacy.message import Json, Message, as_list
 
 SINCE = ("mask",)
 """Tensors missing in cohorts of earlier versions."""
@@ -33,11 +34,12 @@ class Cohort:
     (n, 0) where there are none. split: (n,) int8, 0 = train, 1 = validation, 2 = test. patients: pseudonyms, sorted.
     unit: of the images' values. recipe: `images`, the settings of the examples; `scale`, the moments for normalizing
     features; `axes`, onto which they were projected, if any; `target`, the masks that every study must have; `classes`,
-    the names of the values of `mask`; `labels`, the names of classes, if not negative and positive; `number`, the range
-    of labels that are numbers, which are then its steps (`pipelines.data.label_numbers`); `findings`, the names of
-    several, of which each label is one number (`federation.findings`); and how patients were divided: `independent`,
-    and `cut`, a keyed digest of the division (see `split.division_code`). `synthetic`: how many of the last training
-    examples are synthetic images, each under the name of a patient of its own.
+    the names of the values of `mask`; `regions`, of several such classes each (`pipelines.data.regions`); `labels`, the
+    names of classes, if not negative and positive; `number`, the range of labels that are numbers, which are then its
+    steps (`pipelines.data.label_numbers`); `findings`, the names of several, of which each label is one number
+    (`federation.findings`); and how patients were divided: `independent`, and `cut`, a keyed digest of the division
+    (see `split.division_code`). `synthetic`: how many of the last training examples are synthetic images, each under
+    the name of a patient of its own.
     """
 
     images: Tensor
@@ -180,6 +182,16 @@ def label_names(cohort: Cohort) -> tuple[str, ...]:
         return number.band_names
     names = cohort.recipe.get("labels")
     return tuple(map(str, names)) if isinstance(names, list) else PLAIN
+
+
+def structures_of(cohort: Cohort, classes: int) -> tuple[tuple[int, ...], ...]:
+    """The classes of each structure of the masks: those of its regions, or else one each. classes: with the background.
+
+    Raises:
+        ValueError: the recipe's regions are none of its classes.
+    """
+    names = [str(name) for name in as_list(cohort.recipe.get("classes", []))]
+    return list_members(read_regions(cohort.recipe, names), classes)
 
 
 def finding_names(cohort: Cohort) -> tuple[str, ...]:

@@ -2,19 +2,22 @@
 labelsTr/NAME.nii.gz.
 
 The format is described in nnU-Net's documentation/dataset_format.md. Cases count as patients. What has no counterpart
-here - several channels, regions that share a label, other kinds of files - is refused in words.
+here - several channels, other kinds of files - is refused in words. Regions that share labels become a task's regions,
+over classes of the labels that lie in the same ones.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.data.label_maps import MOST_MASK_CLASSES
+from pipelines.data.regions import find_region_problems
 from pipelines.data.sources import BACKGROUND, CASE, IGNORE, LARGEST_VALUE
 from pipelines.discovery.found import Discovery, Group, Site
 from pipelines.discovery.places import site_names
@@ -24,16 +27,19 @@ from pipelines.loader.names import is_name
 DESCRIPTION, IMAGES, LABELS = "dataset.json", "imagesTr", "labelsTr"
 CHANNEL = re.compile(r"_([0-9]{4})$")
 ENDINGS = (".nii.gz", ".nii")
+LONGEST = 80  # characters of a class's name
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One of nnU-Net's folders. values: class -> its labels, ascending, and that of `ignore`. ending: of files.
-    channel: the name of its only one, as it stands there. cases: names of those with a label map.
+    """One of nnU-Net's folders. values: class -> its labels, ascending, and that of `ignore`. regions: region -> its
+    classes, where regions share labels. ending: of files. channel: the name of its only one, as it stands there. cases:
+    names of those with a label map.
     """
 
     folder: Path
     values: Mapping[str, tuple[int, ...]]
+    regions: Mapping[str, tuple[str, ...]]
     ending: str
     channel: str
     cases: tuple[str, ...]
@@ -56,11 +62,12 @@ def discover_nnunet(folder: Path) -> Discovery | None:
         return None
     problems: list[str] = []
     datasets = [dataset for place in places if (dataset := _read_dataset(place, problems)) is not None]
-    names = {frozenset(dataset.classes) for dataset in datasets}
-    if not problems and len(names) > 1:
-        found = "; ".join(f"{dataset.folder}: {', '.join(dataset.classes)}" for dataset in datasets)
+    regions = {frozenset((name, frozenset(own)) for name, own in dataset.regions.items()) for dataset in datasets}
+    if not problems and (len({frozenset(dataset.classes) for dataset in datasets}) > 1 or len(regions) > 1):
+        found = "; ".join(f"{each.folder}: {', '.join([*each.regions] or each.classes)}" for each in datasets)
         problems.append(
-            f"hospitals of one run have classes of the same names, found {found}; give one of these folders"
+            f"hospitals of one run have classes of the same names in the same regions, found {found}; give one of "
+            "these folders"
         )
     if problems:
         raise ValueError("; ".join(problems))
@@ -76,7 +83,9 @@ def discover_nnunet(folder: Path) -> Discovery | None:
     rows = tuple(
         (known_words(dataset.channel), "NIfTI", "nnU-Net", "", "", f"{len(dataset.cases):,}") for dataset in datasets
     )
-    task = {"kind": "segmentation", "target": "masks", "classes": [*datasets[0].classes]}
+    task: dict[str, Any] = {"kind": "segmentation", "target": "masks", "classes": [*datasets[0].classes]}
+    if datasets[0].regions:
+        task["regions"] = {region: list(own) for region, own in datasets[0].regions.items()}
     return Discovery("nifti", tuple(sites), tuple(doubts), rows, task)
 
 
@@ -138,7 +147,10 @@ def _read_dataset(folder: Path, problems: list[str]) -> Dataset | None:
     labelled = tuple(sorted(set(cases) & set(labels)))
     own += [f"{folder}: {text}" for text in _file_problems(images, labelled, ending)]
     problems += own
-    return None if own else Dataset(folder, dict(classes), ending, channels[0], labelled, len(cases) - len(labelled))
+    if own:
+        return None
+    values, regions = _split_regions(classes)
+    return Dataset(folder, values, regions, ending, channels[0], labelled, len(cases) - len(labelled))
 
 
 def _list_channels(described: Mapping[str, Any]) -> list[str]:
@@ -173,7 +185,27 @@ def _read_labels(labels: object) -> list[tuple[str, tuple[int, ...]]]:
         except ValueError:
             return []
         classes += [] if name == BACKGROUND and whole == (0,) else [(_name_class(str(name)), whole)]
-    return sorted(classes, key=lambda pair: pair[1])
+    is_shared = any(count > 1 for count in Counter(value for _, several in classes for value in several).values())
+    return classes if is_shared else sorted(classes, key=lambda pair: pair[1])
+
+
+def _split_regions(
+    labels: Sequence[tuple[str, tuple[int, ...]]],
+) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[str, ...]]]:
+    """Classes that exclude each other, with their labels, in the order of these; and the regions, each with its
+    classes, none where no two share a label. A class is of all labels that lie in the same regions.
+    """
+    regions = {name: set(values) for name, values in labels if name != IGNORE}
+    inside: dict[tuple[str, ...], list[int]] = {}
+    for value in sorted(set().union(*regions.values())):
+        inside.setdefault(tuple(name for name, values in regions.items() if value in values), []).append(value)
+    if all(len(names) == 1 for names in inside):
+        return dict(labels), {}
+    alone = {names: next((name for name in names if regions[name] == {*own}), "") for names, own in inside.items()}
+    named = {names: alone[names] or f"{'_'.join(names)}_only" for names in inside}
+    values = {named[names]: tuple(own) for names, own in inside.items()}
+    values |= {name: own for name, own in labels if name == IGNORE}
+    return values, {name: tuple(named[names] for names in inside if name in names) for name in regions}
 
 
 def _name_class(text: str) -> str:
@@ -189,13 +221,26 @@ def _label_problems(classes: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[
         yield f"labels: none that can be read; name whole numbers, as in {example}"
     if len(set(names)) < len(names) or not all(map(is_name, names)):
         yield "labels: names must differ in a-z and 0-9, and hold one of these; rename some"
-    if shared := sorted({value for value in values if values.count(value) > 1}):
-        yield f"labels: regions share {shared}, and a voxel has one class here; name labels that exclude each other"
+    ignored = {value for name, several in classes if name == IGNORE for value in several}
+    if shared := sorted(value for value in ignored if values.count(value) > 1):
+        yield f"labels: {shared} are ignored, and a class has them too; name labels that exclude each other"
+    elif names and len(set(names)) == len(names):
+        made, regions = _split_regions(classes)
+        yield from _region_problems([*made], regions)
     of_background = {value for name, several in classes if name == BACKGROUND for value in several}
     if wrong := sorted(of_background | {value for value in values if not 1 <= value <= LARGEST_VALUE}):
         yield f"labels: must be in [1, {LARGEST_VALUE}], and 0 the background, found {wrong}"
-    if (count := len({*names} - {IGNORE})) > MOST_MASK_CLASSES:
-        yield f"labels: {count} classes, and {MOST_MASK_CLASSES} are learnt at most; join or drop some"
+
+
+def _region_problems(classes: Sequence[str], regions: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Why classes, or regions of them, cannot be learnt."""
+    learnt = [name for name in classes if name != IGNORE]
+    if len(learnt) > MOST_MASK_CLASSES:
+        yield f"labels: {len(learnt)} classes, and {MOST_MASK_CLASSES} are learnt at most; join or drop some"
+    if long := [name for name in learnt if len(name) > LONGEST]:
+        yield f"labels: {', '.join(long)}: the class of what lies in these regions alone; shorten the regions' names"
+    for name, text in find_region_problems(regions, learnt).items():
+        yield f"labels: {name}: {text}" if name else f"labels: {text}"
 
 
 def _list_stems(folder: Path, ending: str) -> list[str]:

@@ -70,7 +70,7 @@ def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[
     predicted = predict_probabilities(ready, cohort)
     if ready.task.kind == "segmentation":
         masks = masks_of_probabilities(predicted)
-        masks = masks._replace(classes=keep_components(masks.classes, ready.largest))
+        masks = masks._replace(classes=keep_components(masks.classes, ready.kept_structures))
         scores, _ = score_masks(hospital, cohort, rows, [masks], ready.task.classes, question.copies)
     else:
         if noise is not None:

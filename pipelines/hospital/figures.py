@@ -9,8 +9,9 @@ measures nothing and releases nothing: each round's counts would be a release of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from federation.findings import decode_findings
 from federation.participant import FIGURES, SECONDS, Look
 from federation.task import IGNORED, STEPS, Task
 from pipelines.data.label_numbers import read_range
+from pipelines.data.stored import structures_of
 from pipelines.hospital.hospital import Context, Done, Hospital, rows_of
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.opening import Opening, read_opening
@@ -35,6 +37,7 @@ from privacy.message import Json, as_mapping
 from privacy.release.form import ABSENT
 from privacy.release.gate import Refused
 
+Structures: TypeAlias = Sequence[Sequence[int]]
 SCORES, CONFUSION = "scores", "confusion"
 
 
@@ -47,23 +50,28 @@ def make_look(hospital: Hospital, start: Opening) -> Look | None:
     cohort = cohort_of(hospital, start.cohort)
     rows = rows_of(cohort, hospital.device, start.target, scratch=hospital.scratch())["validation"]
     number = read_range(cohort.recipe) if start.task.kind == "regression" else None
-    return partial(measure_model, start.task, rows, width=1.0 if number is None else number.width)
+    structures = structures_of(cohort, start.task.classes) if start.task.kind == "segmentation" else ()
+    width = 1.0 if number is None else number.width
+    return partial(measure_model, start.task, rows, width=width, structures=structures)
 
 
-def measure_model(task: Task, rows: Rows, module: nn.Module, *, width: float = 1.0) -> dict[str, Json]:
+def measure_model(
+    task: Task, rows: Rows, module: nn.Module, *, width: float = 1.0, structures: Structures = ()
+) -> dict[str, Json]:
     """Facts of a model on rows: scores by measure, null where one is not defined, and tables of confusion. width: of
-    the range of a number, in its unit.
+    the range of a number, in its unit. structures: of masks, the classes of each; () = each class is one.
     """
-    measured = _score_model(task, rows, module, width)
+    measured = _score_model(task, rows, module, width, structures)
     scores = {name: value if math.isfinite(value) else None for name, value in measured.scores.items()}
     return {SCORES: scores, CONFUSION: measured.tables.tolist()}
 
 
-def _score_model(task: Task, rows: Rows, module: nn.Module, width: float) -> RoundScores:
+def _score_model(task: Task, rows: Rows, module: nn.Module, width: float, structures: Structures) -> RoundScores:
     """By the task: classes, findings, a number or masks. A value that is not finite counts as no decision."""
     if task.kind == "segmentation":
         masks = predict_classes(task, module, rows.x).numpy()
-        return score_masks(rows.y.cpu().numpy(), masks, rows.patient.cpu().numpy(), task.classes, IGNORED)
+        patients = rows.patient.cpu().numpy()
+        return score_masks(rows.y.cpu().numpy(), masks, patients, task.classes, IGNORED, structures or None)
     kept = keep_scores(rows, task.probabilities(module, rows.x), task.kind)
     y, p = kept["y"], kept["probabilities"].double().numpy()
     if task.kind == "findings":

@@ -143,6 +143,7 @@ def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
             classes=tuple(value_or_none(question.classes) or ()),
             number=value_or_none(question.number),
             findings=tuple(value_or_none(question.findings) or ()),
+            regions=value_or_none(question.regions) or (),
         )
     except ValueError as error:  # of the whole source; errors of single studies are quarantined
         raise Refused("bad_source") from error

@@ -15,7 +15,7 @@ from federation.parameters import loaded
 from federation.randomness import derive_seed, use_seed
 from federation.task import STEPS
 from pipelines.data.cohort import Cohort
-from pipelines.data.stored import of_patients
+from pipelines.data.stored import of_patients, structures_of
 from pipelines.hospital.finished_models import training_history
 from pipelines.hospital.hospital import Context, Done, Hospital, rows_of
 from pipelines.hospital.kept import central_name, cohort_of, cut_of, scores_name
@@ -163,14 +163,16 @@ def _score_masks(
     window: tuple[int, ...] | None,
     largest: Sequence[int],
 ) -> ReleasedScores:
-    """Scores of a segmentation model. largest: classes with their largest component only. Raises: Refused: see
+    """Scores of a segmentation model. largest: structures with their largest component only. Raises: Refused: see
     `evaluate`.
     """
     if start.protection is not None:
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
     classes, test = start.task.classes, splits["test"]
     predicted = predict_masks(start.task, served.module, test.x, window=window)
-    masks = predicted._replace(classes=keep_components(predicted.classes, largest))
+    members = structures_of(cohort, classes)
+    kept = [members[number - 1] for number in largest]
+    masks = predicted._replace(classes=keep_components(predicted.classes, kept))
     low = floor_of(cohort, splits, classes) if question.floor is True else None
     return score_masks(hospital, cohort, test, [masks], classes, question.copies, low)[0]
 
@@ -183,7 +185,7 @@ def _find_largest(
     variant: Variant | None,
     window: tuple[int, ...] | None,
 ) -> tuple[int, ...]:
-    """The classes of which a variant keeps the largest component only, as validation patients here decide."""
+    """The structures of which a variant keeps the largest component only, as validation patients here decide."""
     if variant is None or variant.calibration != "largest":
         return ()
     rows = splits["validation"]

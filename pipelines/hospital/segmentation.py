@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from evaluation.floors import mean_mask
-from evaluation.masks import Values, score_masks
+from evaluation.histograms import Floats
+from evaluation.masks import DICE_AT, Values, score_masks
 from evaluation.overlap import Overlaps, sum_over_patients, to_tensors
 from evaluation.volumes import SizeWords
 from evaluation.wording import Words
 from federation.task import IGNORED
 from pipelines.data.cohort import Cohort
+from pipelines.data.stored import structures_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.words import WORDS
 from pipelines.models.largest import keep_largest
@@ -35,14 +37,28 @@ SIZES = "sizes"
 
 
 def score_patients(
-    cohort: Cohort, truth: Rows, predicted: Tensor, classes: int, expected: Tensor | None = None
+    cohort: Cohort,
+    truth: Rows,
+    predicted: Tensor,
+    classes: int,
+    expected: Tensor | None = None,
+    *,
+    surfaces: bool = True,
 ) -> Values:
-    """Scores of each test patient, one after another. truth: the test rows. predicted: (n, *spatial). expected: (n,
-    classes - 1) pixels of each class by the probabilities, if known.
+    """Scores of each test patient, one after another, of the cohort's regions or else of each class. truth: the test
+    rows. predicted: (n, *spatial). expected: (n, classes - 1) pixels of each class by the probabilities, if known.
+    surfaces: as in `score_masks`.
     """
     patient, spacing = truth.patient.cpu(), spacing_of(cohort)
     each = [(patient == who).nonzero()[:, 0] for who in torch.unique(patient)] or [torch.arange(0)]
-    score = partial(score_masks, spacing_mm=spacing, classes=classes, ignored=IGNORED)
+    score = partial(
+        score_masks,
+        spacing_mm=spacing,
+        classes=classes,
+        ignored=IGNORED,
+        structures=structures_of(cohort, classes),
+        surfaces=surfaces,
+    )
     parts = [
         score(
             truth.y[rows.to(truth.y.device)].cpu().numpy(),
@@ -59,24 +75,34 @@ def score_patients(
 
 
 def find_largest(cohort: Cohort, validation: Rows, predicted: Tensor, classes: int) -> tuple[int, ...]:
-    """The classes of which only the largest component is to be kept, because that raises the validation patients' mean
-    Dice. predicted: (n, *spatial) of the validation rows.
+    """The structures, 1 = the first, of which only the largest component is to be kept, because that raises the
+    validation patients' Dice, summed over structures. predicted: (n, *spatial) of the validation rows.
 
-    What is left out becomes background, so one class's decision does not change another's Dice.
+    What is left out becomes background. So one class's decision does not change another's Dice, but one region's may:
+    each is decided after those before it.
     """
     if not len(validation.y):
         return ()
-    every = range(1, classes)
-    before = score_patients(cohort, validation, predicted, classes).scores[:, :, 0]
-    after = score_patients(cohort, validation, keep_components(predicted, every), classes).scores[:, :, 0]
-    return tuple(number for number in every if np.nansum(after[:, number - 1] - before[:, number - 1]) > 0)
+    cleaned, chosen = predicted, list[int]()
+
+    def find_dice(masks: Tensor) -> Floats:
+        return score_patients(cohort, validation, masks, classes, surfaces=False).scores[:, :, DICE_AT]
+
+    before = find_dice(cleaned)
+    for number, members in enumerate(structures_of(cohort, classes), start=1):
+        trial = keep_components(cleaned, [members])
+        after = find_dice(trial)
+        if np.nansum(after - before) > 0:
+            cleaned, before = trial, after
+            chosen.append(number)
+    return tuple(chosen)
 
 
-def keep_components(predicted: Tensor, classes: Collection[int]) -> Tensor:
-    """The masks (n, *spatial) of examples, of these classes with the largest component only."""
-    if not classes:
+def keep_components(predicted: Tensor, structures: Sequence[Sequence[int]]) -> Tensor:
+    """The masks (n, *spatial) of examples, of these structures, by their classes, with the largest component only."""
+    if not structures:
         return predicted
-    return torch.stack([torch.from_numpy(keep_largest(each, classes)) for each in predicted.cpu().numpy()])
+    return torch.stack([torch.from_numpy(keep_largest(each, structures)) for each in predicted.cpu().numpy()])
 
 
 def floor_of(cohort: Cohort, splits: Mapping[Split, Rows], classes: int) -> Values:

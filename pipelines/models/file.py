@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from federation.task import Kind, Task
 from personalize import AnyAlgorithm, NamedAlgorithm
 from pipelines.data.images import IMAGES, AnyImages, Target
 from pipelines.data.label_numbers import LabelRange, read_range
+from pipelines.data.regions import read_regions
 from pipelines.data.sources import SOURCE, Files
 from pipelines.data.tables.features import Moments, from_json, standardize_features
 from pipelines.data.tables.principal_components import Axes, axes_from_json, project_features
@@ -114,8 +115,9 @@ class Ready:
     findings. ordered: whether each class is more than the one before it. digest: of the file, 16 letters. window: sides
     of the input window with which it was scored; None = whole images. centring: shift and scale of logits, if any.
     features: the fixed features on which the model is built, computed after translation. number: what is predicted and
-    its range, if that is a number. largest: classes of a mask of which only the largest component is kept. likeness:
-    statistics by which a study unlike the training patients is detected, or in words why there are none.
+    its range, if that is a number. regions: of masks, region -> its classes, where structures may overlap. largest:
+    numbers of the structures of which only the largest component is kept, 1 = the first. likeness: statistics by which
+    a study unlike the training patients is detected, or in words why there are none.
     """
 
     module: nn.Module
@@ -134,8 +136,20 @@ class Ready:
     centring: Centring | None = None
     features: Fixed | None = None
     number: LabelRange | None = None
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     largest: tuple[int, ...] = ()
     likeness: Likeness | str = "this kind of file has no statistics of training patients"
+
+    @property
+    def structures(self) -> dict[str, tuple[int, ...]]:
+        """Of masks: what is scored and written, by name, with its classes: regions, or else each class."""
+        return dict(self.regions) or {name: (number,) for number, name in enumerate(self.names, start=1)}
+
+    @property
+    def kept_structures(self) -> tuple[tuple[int, ...], ...]:
+        """The classes of each structure of which only the largest component is kept."""
+        members = [*self.structures.values()]
+        return tuple(members[number - 1] for number in self.largest)
 
     def seen(self, x: Tensor) -> Tensor:
         """The network's input from a study's examples x (n, *inputs)."""
@@ -249,16 +263,19 @@ def parse_ready(data: bytes) -> Ready:
             translate = build_translation(message)
         scale, axes = from_json(facts["scale"]), axes_from_json(facts.get("axes"))
         origin = ORIGIN.validate_json(json.dumps(dict(facts)), strict=True)
+        names = _read_names(facts, task)
+        regions = read_regions(facts, names) if task.kind == "segmentation" else {}
         return Ready(
             *(module, task, images, source, bool(facts["gland"]), scale, axes, origin, translate),
-            names=_read_names(facts, task),
+            names=names,
             ordered=ordered,
             digest=digest_of(data),
             window=_read_window(facts, task),
             centring=_read_centring(message.tensors.get(CENTRING)),
             features=features,
             number=_read_number(facts, task),
-            largest=_read_largest(facts, task),
+            regions=regions,
+            largest=_read_largest(facts, task, len(regions) or task.classes - 1),
         )
     except LaterVersion:
         raise
@@ -266,12 +283,14 @@ def parse_ready(data: bytes) -> Ready:
         raise ValueError(words_of(error)) from error
 
 
-def _read_largest(facts: Mapping[str, Json], task: Task) -> tuple[int, ...]:
-    """The classes of which only the largest component is kept. Raises: ValueError: they are none of the task's."""
-    classes = tuple(wholes_of(facts, LARGEST)) if LARGEST in facts else ()
-    if classes and (task.kind != "segmentation" or not all(1 <= number < task.classes for number in classes)):
-        raise ValueError(f"{LARGEST} must name classes of a mask, from 1 to {task.classes - 1}, found {[*classes]}")
-    return classes
+def _read_largest(facts: Mapping[str, Json], task: Task, most: int) -> tuple[int, ...]:
+    """The structures of which only the largest component is kept. most: their number. Raises: ValueError: they are none
+    of the task's.
+    """
+    numbers = tuple(wholes_of(facts, LARGEST)) if LARGEST in facts else ()
+    if numbers and (task.kind != "segmentation" or not all(1 <= number <= most for number in numbers)):
+        raise ValueError(f"{LARGEST} must name structures of a mask, from 1 to {most}, found {[*numbers]}")
+    return numbers
 
 
 def _read_number(facts: Mapping[str, Json], task: Task) -> LabelRange | None:

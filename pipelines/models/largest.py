@@ -1,18 +1,21 @@
-"""Keep of a class only its largest component: nnU-Net's rule for predictions (Isensee et al. 2021, postprocessing)."""
+"""Keep of a structure only its largest component: nnU-Net's rule (Isensee et al. 2021, postprocessing)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.masks import is_any_of
+
 Whole = TypeVar("Whole", bound=np.integer)
 
 
-def keep_largest(class_map: NDArray[Whole], classes: Collection[int]) -> NDArray[Whole]:
-    """A copy of a map of classes (*spatial) in which each of these classes has its largest component only.
+def keep_largest(class_map: NDArray[Whole], structures: Sequence[Sequence[int]]) -> NDArray[Whole]:
+    """A copy of a map of classes (*spatial) in which each of these structures has its largest component only, one after
+    the other. structures: the classes of each, of a region several.
 
     What is left out becomes background. Voxels are neighbours where they share a face, an edge or a corner, as in
     nnU-Net. Of components of one size the first in array order stays.
@@ -21,8 +24,8 @@ def keep_largest(class_map: NDArray[Whole], classes: Collection[int]) -> NDArray
 
     cleaned = class_map.copy()
     everywhere = ndimage.generate_binary_structure(class_map.ndim, class_map.ndim)
-    for number in classes:
-        components, count = ndimage.label(class_map == number, structure=everywhere)
+    for numbers in structures:
+        components, count = ndimage.label(is_any_of(cleaned, numbers), structure=everywhere)
         if count > 1:
             sizes = np.bincount(components.ravel())[1:]
             cleaned[(components > 0) & (components != 1 + int(sizes.argmax()))] = 0

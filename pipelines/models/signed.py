@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from pipelines.data.images import IMAGES, AnyImages, Features, Target
+from pipelines.data.regions import pack_regions
 from pipelines.models.file import Ready, parse_ready
 from privacy.message import Json
 from privacy.release.signature import ENDING, LARGEST, Signature
@@ -84,13 +85,14 @@ def settings_of(ready: Ready) -> dict[str, Json]:
 
 class Wanted(NamedTuple):
     """How a hospital reads its files for a model. target: the masks that every study must have; None: labels.
-    classes: names of what is learnt. findings: names of several.
+    classes: names of what is learnt. findings: names of several. regions: of the classes of masks, as facts have them.
     """
 
     images: AnyImages
     target: Target | None
     classes: list[str]
     findings: Sequence[str] = ()
+    regions: Sequence[Sequence[str]] = ()
 
 
 def reading_of(ready: Ready) -> Wanted:
@@ -100,7 +102,8 @@ def reading_of(ready: Ready) -> Wanted:
         return Wanted(_drop_scales(ready.images), None, [], ready.names)
     if target is None:
         return Wanted(_drop_scales(ready.images), None, [*ready.origin.labels])
-    return Wanted(_drop_scales(ready.images), target, [*ready.names] if target == "masks" else [])
+    regions = pack_regions({name: [ready.names[n - 1] for n in own] for name, own in ready.regions.items()})
+    return Wanted(_drop_scales(ready.images), target, [*ready.names] if target == "masks" else [], regions=regions)
 
 
 def _reading_facts(ready: Ready) -> dict[str, Json]:
@@ -111,7 +114,13 @@ def _reading_facts(ready: Ready) -> dict[str, Json]:
         return {"images": images, "findings": [*reading.findings]}
     if reading.target is None:
         return {"images": images, **({"classes": [*reading.classes]} if reading.classes else {})}
-    return {"images": images, "target": reading.target, "classes": [*reading.classes]}
+    regions: list[Json] = [[*each] for each in reading.regions]
+    return {
+        "images": images,
+        "target": reading.target,
+        "classes": [*reading.classes],
+        **({"regions": regions} if regions else {}),
+    }
 
 
 def _drop_scales(images: AnyImages) -> AnyImages:
@@ -132,7 +141,7 @@ def find_reading_differences(ready: Ready, recipe: Mapping[str, Json]) -> str | 
     expected = _reading_facts(ready)
     named = "classes" if "target" in expected else "labels"
     actual = {"images": recipe.get("images"), "target": recipe.get("target"), "classes": recipe.get(named) or []}
-    actual["findings"] = recipe.get("findings") or []
-    empty: dict[str, Json] = {"classes": [], "findings": []}
+    actual |= {name: recipe.get(name) or [] for name in ("findings", "regions")}
+    empty: dict[str, Json] = {"classes": [], "findings": [], "regions": []}
     odd = [key for key in actual if actual[key] != (expected.get(key) or empty.get(key))]
     return ", ".join(odd) or None

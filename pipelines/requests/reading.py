@@ -15,7 +15,8 @@ from privacy.release.form import ABSENT, Absent
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """independent: whether each patient's split depends on that patient alone. target: the masks that every study must
-    have. classes: names of what is learnt. number: the range of labels that are numbers. findings: names of several,
+    have. classes: names of what is learnt. regions: of structures that are scored, each its name and those of its
+    classes. number: the range of labels that are numbers. findings: names of several,
     where an example has several. unlabelled: whether studies may have no labels, because no model is trained.
     """
 
@@ -28,3 +29,4 @@ class Reading:
     number: LabelRange | Absent = ABSENT
     findings: list[Line] | Absent = ABSENT
     unlabelled: bool | Absent = ABSENT
+    regions: list[list[Line]] | Absent = ABSENT

@@ -4,7 +4,8 @@ pixels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
@@ -14,6 +15,7 @@ from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
 from pipelines.data.label_maps import MOST_MASK_CLASSES as MOST_MASK_CLASSES
 from pipelines.data.label_numbers import LabelRange
+from pipelines.data.regions import find_region_problems
 from pipelines.data.sources import IGNORE
 from pipelines.loader.names import is_name
 from privacy.settings_error import Problem, refuse, wrong_lengths
@@ -62,7 +64,8 @@ class Segmentation:
     """A class of each pixel or voxel, 0 = background.
 
     target: `gland` and `lesion` are the masks of that name, one class each; `masks` are label maps, whose values stand
-    for `classes`, 1 = the first.
+    for `classes`, 1 = the first. regions: structures that may overlap, each a union of classes, as in {whole: [edema,
+    core], core: [core]}; networks learn the classes, and scores, sizes and written masks are of regions.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -70,6 +73,7 @@ class Segmentation:
     kind: Literal["segmentation"]
     target: Target
     classes: tuple[str, ...] = ()
+    regions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ordered: ClassVar[bool] = False
     number: ClassVar[None] = None
     findings: ClassVar[tuple[str, ...]] = ()
@@ -85,12 +89,23 @@ class Segmentation:
         if self.target != "masks" and self.classes:
             text = f"the target {self.target} is one class of that name; remove it"
             problems.append(Problem(("classes",), text, needs=(("target",),)))
+        if self.target != "masks" and self.regions:
+            text = f"they are made of the classes of label maps, and the target {self.target} is one; remove them"
+            problems.append(Problem(("regions",), text, needs=(("target",),)))
+        elif not problems:
+            wrong = find_region_problems(self.regions, self.classes)
+            problems += [Problem(("regions", *filter(None, [name])), text) for name, text in wrong.items()]
         refuse(problems)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the classes, the background first."""
         return ("background", *(self.classes or (self.target,)))
+
+    @property
+    def structures(self) -> tuple[str, ...]:
+        """Names of what is scored and written: the regions, or else the classes without the background."""
+        return tuple(self.regions) or self.names[1:]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,20 +51,21 @@ def grow(places: set[tuple[int, ...]]) -> list[set[tuple[int, ...]]]:
 @settings(max_examples=60)
 @given(
     SHAPES.flatmap(lambda shape: arrays(np.uint8, shape, elements=st.integers(0, 2))),
-    st.sampled_from([(), (1,), (2,), (1, 2)]),
+    st.sampled_from([(), ((1,),), ((2,),), ((1,), (2,)), ((1, 2),), ((1, 2), (2,))]),
 )
-def test_what_is_kept_is_what_a_slow_search_finds(class_map, classes):
+def test_what_is_kept_is_what_a_slow_search_finds(class_map, structures):
     slow = class_map.copy()
-    for number in classes:
-        components = grow({tuple(map(int, place)) for place in np.argwhere(class_map == number)})
+    for numbers in structures:
+        components = grow({tuple(map(int, place)) for place in np.argwhere(np.isin(slow, numbers))})
         for component in components:
             if component is not max(components, key=len):
                 for place in component:
                     slow[place] = 0
     before = class_map.copy()
-    kept = keep_largest(class_map, classes)
+    kept = keep_largest(class_map, structures)
     assert np.array_equal(kept, slow) and kept.dtype == class_map.dtype and np.array_equal(class_map, before)
-    assert np.array_equal(keep_largest(kept, classes), kept)
+    if structures != ((1, 2), (2,)):  # what a region within another loses may divide the other
+        assert np.array_equal(keep_largest(kept, structures), kept)
 
 
 def rows_of(truth: torch.Tensor) -> tuple[Cohort, Rows]:
@@ -96,7 +97,7 @@ def test_a_class_is_cleaned_if_and_only_if_that_raises_its_mean_dice(seed):
     for number in (1, 2):
         means = [
             np.nanmean(score_patients(cohort, rows, keep_components(found, kept), 3).scores[:, number - 1, 0])
-            for kept in ((), (number,))
+            for kept in ((), [(number,)])
         ]
         assert (number in chosen) == (means[1] > means[0] + 1e-12)
     assert find_largest(cohort, Rows(rows.x[:0], rows.y[:0], rows.patient[:0]), found[:0], 3) == ()
@@ -110,7 +111,7 @@ def test_specks_are_dropped_and_two_kidneys_stay():
     found = truth.clone()
     found[:, 0, 4] = 2
     assert find_largest(cohort, rows, found, 3) == (2,)
-    assert torch.equal(keep_components(found, (2,)), truth)
+    assert torch.equal(keep_components(found, [(2,)]), truth)
 
 
 AFFINE = np.diag([2.0, 2.0, 3.0, 1.0])
@@ -181,7 +182,7 @@ def test_the_variant_is_scored_and_predicts_without_specks(tmp_path, monkeypatch
     message = from_bytes(unseal_parts(ready.read_bytes()))
     for wrong in ([0], [2]):
         data = seal_parts(to_bytes(Message(message.tensors, {**message.facts, LARGEST: wrong})))
-        with pytest.raises(ValueError, match="largest must name classes of a mask, from 1 to 1"):
+        with pytest.raises(ValueError, match="largest must name structures of a mask, from 1 to 1"):
             parse_ready(data)
 
 

@@ -20,6 +20,7 @@ from pipelines.requests.report import REPORT, Oracle, Report, Reported
 from pipelines.requests.writing import to_facts
 from pipelines.runs.store import digest_json, short_digest
 from pipelines.settings.config import Config
+from pipelines.settings.task import Segmentation
 from privacy.message import Json
 from privacy.release.form import ABSENT
 
@@ -121,7 +122,7 @@ def _build_common_part(world: World) -> CommonPart:
         "copies": config.evaluate.copies,
         "ordered": True if task.ordered and not of_masks else ABSENT,
         "target": ABSENT if task.target is None else task.target,
-        "structures": list(task.names[1:]) if of_masks else ABSENT,
+        "structures": list(task.structures) if isinstance(task, Segmentation) else ABSENT,
         "window": ABSENT if not of_masks else None if window is None else [*window],
     }
 

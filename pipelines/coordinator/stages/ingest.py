@@ -15,6 +15,7 @@ from pipelines.coordinator.spaces import find_cohort_complaint
 from pipelines.coordinator.witness import build_surveys
 from pipelines.coordinator.world import World
 from pipelines.data.images import Features, Target
+from pipelines.data.regions import pack_regions
 from pipelines.loader.validation import to_plain
 from pipelines.requests.ingest import INGEST, Counted, CountedOnce, Ingest
 from pipelines.requests.moments import MOMENTS, ReadFeatures
@@ -25,6 +26,7 @@ from pipelines.runs.runner import Stage
 from pipelines.settings.checks.partition import find_partition_differences
 from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
+from pipelines.settings.task import Segmentation
 from privacy.message import Json
 from privacy.release.form import ABSENT, Absent, value_or_none
 from privacy.release.policy import largest_delta
@@ -65,6 +67,7 @@ def _build_question(config: Config) -> Ingest:
         number=ABSENT if task.number is None else task.number,
         findings=list(task.findings) or ABSENT,
         unlabelled=ABSENT if config.train.methods else True,
+        regions=pack_regions(task.regions) if isinstance(task, Segmentation) and task.regions else ABSENT,
     )
 
 

@@ -84,6 +84,7 @@ from pipelines.runs.store import read_manifest
 from pipelines.settings.config import Config
 from pipelines.settings.learning import Training, list_trainings, name_training
 from pipelines.settings.privacy import AnyPrivacy, PatientLevel
+from pipelines.settings.task import Segmentation
 from privacy.message import Json, as_list, as_mapping
 from privacy.release.statement import Statement, from_json
 from privacy.release.statement_markdown import render_markdown
@@ -206,7 +207,8 @@ class _Measures(NamedTuple):
 def _choose_measures(config: Config, tables: Tables) -> _Measures:
     """The measures of a run's task."""
     task = config.task
-    structures, classes = task.names[1:] if task.target else (), Classes(task.names, task.ordered)
+    structures = task.structures if isinstance(task, Segmentation) else ()
+    classes = Classes(task.names, task.ordered)
     if task.number is not None:
         number = describe_number(task.number)
         return _Measures((), classes, number, list_number_measures(number))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 
+from evaluation.masks import is_any_of
 from pipelines.data.dicom.concepts import SCHEME, SCHEME_NAME, class_concept
 from pipelines.data.grids.geometry import is_same_grid, spacing_of
 from pipelines.data.headers import Frame, Stack
@@ -53,14 +54,16 @@ def seg_bytes(
     pseudonymous: Pseudonymous | None = None,
     *,
     unlike: bool | None = None,
+    regions: Mapping[str, Sequence[int]] | None = None,
 ) -> bytes:
-    """A binary segmentation with a segment for each class, as a file.
+    """A binary segmentation with a segment for each class, or else for each region, as a file.
 
     Empty slices get no frame, unless the whole mask is empty: then every slice gets one.
 
     mask: (I, J, K) label map, 0 = background, 1 = the first of `classes`, on the grid of `images`. images: a stack from
     `pipelines.data.dicom.reader`; of an enhanced file its frames. pseudonymous: None = as the images are. unlike:
-    whether the study is unlike the training studies, which the series' description then says.
+    whether the study is unlike the training studies, which the series' description then says. regions: region -> its
+    classes; segments of regions may overlap.
 
     Raises:
         ValueError: the mask is not on the grid or has values without a class, or there are no classes.
@@ -72,9 +75,10 @@ def seg_bytes(
     with convert_read_errors(frames[0].path.name):
         source = read_image_headers(frames, pseudonymous)
         _check_sources(source.headers, frames)
-        made = _build_segmentation(
-            values, mask, frames, source, classes, shift_maker_time(maker, source, pseudonymous), unlike
-        )
+        when = shift_maker_time(maker, source, pseudonymous)
+        shown = values if regions is None else _stack_regions(values, regions)
+        names = classes if regions is None else [*regions]
+        made = _build_segmentation(shown, mask, frames, source, names, when, unlike)
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
     return check_leftovers(data.getvalue(), source)
@@ -101,6 +105,11 @@ def _check_mask(mask: Volume, images: Stack, classes: Sequence[str]) -> NDArray[
     return np.asarray(mask.values, np.uint8)
 
 
+def _stack_regions(values: NDArray[np.uint8], regions: Mapping[str, Sequence[int]]) -> NDArray[np.uint8]:
+    """The masks of regions (I, J, K, regions), 0 or 1, of a label map (I, J, K)."""
+    return np.stack([is_any_of(values, numbers) for numbers in regions.values()], axis=-1).astype(np.uint8)
+
+
 def _check_sources(sources: Sequence[Dataset], frames: Sequence[Frame]) -> None:
     """Refuse slices in several multi-frame files, and headers without a frame of reference."""
     if len(sources) > 1 and len(sources) != len(frames):
@@ -120,14 +129,16 @@ def _build_segmentation(
     maker: ResultMaker,
     unlike: bool | None,
 ) -> Segmentation:
-    """The segmentation, with UIDs that its content determines."""
+    """The segmentation, with UIDs that its content determines. values: (I, J, K) numbers of segments, or (I, J, K,
+    segments) of 0 and 1.
+    """
     from highdicom.seg import Segmentation  # slow to import
 
     uid_text = f"{images.first.SeriesInstanceUID}/{maker.digest}/{maker.when.isoformat()}"
     uid_text += f"/{hashlib.sha256(values.tobytes()).hexdigest()}/{'/'.join(classes)}{'/unlike' if unlike else ''}"
     made = Segmentation(
         source_images=_align_headers(images.headers),
-        pixel_array=np.ascontiguousarray(values.transpose(2, 1, 0)),
+        pixel_array=np.ascontiguousarray(values.transpose(2, 1, 0, *range(3, values.ndim))),
         segmentation_type="BINARY",
         segment_descriptions=[_describe_segment(number, name, maker) for number, name in enumerate(classes, start=1)],
         series_instance_uid=new_uid(maker.key, f"series/{uid_text}"),

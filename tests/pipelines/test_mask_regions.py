@@ -1,0 +1,314 @@
+"""Regions of masks, which may overlap: scores, sizes and written masks are of unions of classes, in every method."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import methods
+from consilium.testing import testbed
+from evaluation import by_round
+from evaluation.masks import score_masks
+from federation.task import IGNORED
+from pipelines.data.dicom.reader import index_dicom
+from pipelines.data.dicom.segmentation import read_segmentation
+from pipelines.data.regions import find_region_problems, list_members, pack_regions, read_regions, unpack_regions
+from pipelines.data.sources import DicomSource
+from pipelines.data.study import Volume
+from pipelines.data.writing.dicom_segmentation import seg_bytes
+from pipelines.data.writing.dicom_source import ResultMaker
+from pipelines.hospital.hospital import SPLITS, read_cohort_file
+from pipelines.init import main as init
+from pipelines.loader.validation import to_plain
+from pipelines.models.file import parse_ready, read_ready
+from pipelines.models.signed import find_reading_differences, reading_of, settings_of
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+from pipelines.predict import main as predict
+from pipelines.run import main as run
+from pipelines.runs.exits import Exit
+from pipelines.settings.load import load_config
+from pipelines.settings.task import Segmentation
+from privacy.message import Message, from_bytes, seal_parts, to_bytes, unseal_parts
+from privacy.settings_error import SettingsError
+
+CLASSES = ("edema", "necrosis", "enhancing")
+REGIONS = {"whole": CLASSES, "core": ("necrosis", "enhancing"), "enhancing": ("enhancing",), "ring": CLASSES[:1]}
+REGIONS |= {"odd": ("edema", "enhancing")}  # neither holds core nor lies in it
+MEMBERS = ((1, 2, 3), (2, 3), (3,), (1,), (1, 3))
+AFFINE = np.diag([1.5, 1.5, 3.0, 1.0])
+SHAPE = (16, 16, 8)
+
+# What a region is
+
+MASKS = st.integers(0, 2**32 - 1).map(
+    lambda seed: np.random.default_rng(seed).choice([0, 0, 1, 2, 3, IGNORED], size=(2, 3, 4, 5, 3))
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(MASKS, st.lists(st.sets(st.integers(1, 3), min_size=1), min_size=1, max_size=4))
+def test_a_region_has_the_scores_of_its_union_as_the_only_class(both, structures):
+    truth, predicted = both[0], np.where(both[1] == IGNORED, 0, both[1])
+    expected = np.random.default_rng(0).random((len(truth), 3)) * 20
+    how: dict[str, Any] = {"spacing_mm": (2.0, 1.0, 0.7), "ignored": IGNORED}
+    patients, members = np.array([5, 5, 9]), [sorted(own) for own in structures]
+    made = score_masks(truth, predicted, patients, classes=4, expected=expected, structures=members, **how)
+    rounds = []
+    for place, own in enumerate(members):
+        union = np.where(truth == IGNORED, IGNORED, np.isin(truth, own))
+        alone = np.isin(predicted, own).astype(int)
+        sums = expected[:, [number - 1 for number in own]].sum(axis=1, keepdims=True)
+        single = score_masks(union, alone, patients, classes=2, expected=sums, **how)
+        assert np.array_equal(made.scores[:, [place]], single.scores, equal_nan=True)
+        assert np.array_equal(made.present[:, [place]], single.present) and made.sizes is not None
+        assert np.allclose(made.sizes[:, [place]], single.sizes, equal_nan=True)
+        rounds += [*by_round.score_masks(union, alone, patients, 2, IGNORED).scores.values()]
+    known = [value for value in rounds if value == value]
+    (mean,) = by_round.score_masks(truth, predicted, patients, 4, IGNORED, members).scores.values()
+    assert mean == pytest.approx(np.mean(known)) if known else mean != mean
+
+
+@settings(max_examples=20, deadline=None)
+@given(MASKS)
+def test_without_regions_each_class_is_a_structure(both):
+    truth, predicted = both[0], np.where(both[1] == IGNORED, 0, both[1])
+    how: dict[str, Any] = {"spacing_mm": (2.0, 1.0, 0.7), "classes": 4, "ignored": IGNORED}
+    made = [score_masks(truth, predicted, [1, 1, 2], structures=s, **how) for s in (None, [[1], [2], [3]])]
+    for name in ("scores", "present", "sizes"):
+        assert np.array_equal(*(getattr(each, name) for each in made), equal_nan=name != "present")
+    fast = score_masks(truth, predicted, [1, 1, 2], surfaces=False, **how).scores
+    assert np.array_equal(fast[..., 0], made[0].scores[..., 0], equal_nan=True) and np.isnan(fast[..., 1]).all()
+
+
+def test_structures_that_are_no_classes_are_refused():
+    mask = np.zeros((1, 2, 2), int)
+    for wrong in ([], [[]], [[0]], [[1, 4]]):
+        with pytest.raises(ValueError, match=r"structures are .* needed are classes from 1 to 3 of each"):
+            score_masks(mask, mask, [0], spacing_mm=(1, 1), classes=4, structures=wrong)
+
+
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.sets(st.sampled_from(CLASSES), min_size=1)))
+def test_what_is_packed_is_read_again_in_its_order_or_refused(drawn):
+    regions = {name: tuple(sorted(own)) for name, own in drawn.items()}
+    packed = pack_regions(regions)
+    if regions and find_region_problems(regions, CLASSES):
+        with pytest.raises(ValueError, match=r"regions: "):
+            unpack_regions(packed, CLASSES)
+        return
+    assert list(unpack_regions(packed, CLASSES).items()) == list(regions.items())
+    numbers = read_regions(json.loads(json.dumps({"regions": packed}, sort_keys=True)), CLASSES)
+    assert list(numbers) == list(regions)
+    assert all([CLASSES[n - 1] for n in own] == [c for c in CLASSES if c in regions[k]] for k, own in numbers.items())
+    assert list_members(numbers, 4) == (tuple(numbers.values()) or ((1,), (2,), (3,)))
+
+
+@pytest.mark.parametrize(
+    ("regions", "where", "said"),
+    [
+        ({"whole": CLASSES, "core": ()}, "regions.core", "a region is one or more of the classes, each once: edema"),
+        ({"whole": CLASSES, "core": ("cyst",)}, "regions.core", "found ['cyst']"),
+        ({"whole": CLASSES, "core": ("edema", "edema")}, "regions.core", "each once"),
+        ({"whole": CLASSES, "all": CLASSES[::-1]}, "regions.all", "it has the classes of whole"),
+        ({"whole": CLASSES, "edema": ("edema", "necrosis")}, "regions.edema", "a class has this name"),
+        ({"whole": CLASSES, "No Name": ("edema",)}, "regions.No Name", "is no name of a region"),
+        ({"whole": CLASSES, "ignore": ("edema",)}, "regions.ignore", "is no name of a region"),
+        ({"core": ("necrosis", "enhancing")}, "regions", "no region has edema, so nobody would score it"),
+    ],
+)
+def test_wrong_regions_are_refused_where_they_stand(regions, where, said):
+    with pytest.raises(SettingsError) as raised:
+        Segmentation(kind="segmentation", target="masks", classes=CLASSES, regions=regions)
+    assert [".".join(map(str, problem.where)) for problem in raised.value.problems] == [where]
+    assert said in str(raised.value)
+
+
+def test_all_wrong_regions_are_told_at_once_and_a_gland_has_none():
+    with pytest.raises(SettingsError) as raised:
+        Segmentation(kind="segmentation", target="masks", classes=CLASSES, regions={"a": (), "b": ("cyst",)})
+    assert len(raised.value.problems) == 3
+    with pytest.raises(SettingsError, match="the target gland is one; remove them"):
+        Segmentation(kind="segmentation", target="gland", regions={"a": ("gland",)})
+
+
+def test_a_task_without_regions_has_the_digest_that_it_always_had():
+    plain = to_plain(Segmentation(kind="segmentation", target="masks", classes=CLASSES))
+    assert plain == {"kind": "segmentation", "target": "masks", "classes": [*CLASSES]}
+
+
+# Whole runs
+
+LABELS = {"background": 0, "Whole": [1, 2, 3], "core": [2, 3], "Enhancing": 3, "ignore": 4}
+
+
+def write_dataset(folder: Path, cases: int = 6, seed: int = 0, labels: Mapping[str, Any] = LABELS) -> Path:
+    """Blocks in blocks, brighter inside, as a folder of nnU-Net's."""
+    rng = np.random.default_rng(seed)
+    for name in ("imagesTr", "labelsTr", "imagesTs"):
+        (folder / name).mkdir(parents=True)
+    for number in range(cases + 1):
+        classes = np.zeros(SHAPE, np.uint8)
+        first = int(rng.integers(1, 5))
+        classes[first : first + 10, 3:13, 1:7] = 1
+        classes[first + 2 : first + 8, 5:11, 2:6] = 2
+        classes[first + 4 : first + 6, 7:9, 3:5] = 3
+        classes[0, 0, 0] = 4
+        values = (3 + 2 * (classes % 4) + rng.normal(0, 0.2, SHAPE)).astype(np.float32)
+        images = folder / ("imagesTr" if number < cases else "imagesTs")
+        nibabel.save(nibabel.Nifti1Image(values, AFFINE), images / f"c{seed}_{number:02d}_0000.nii.gz")
+        if number < cases:
+            nibabel.save(nibabel.Nifti1Image(classes, AFFINE), folder / "labelsTr" / f"c{seed}_{number:02d}.nii.gz")
+    described = {"channel_names": {"0": "T1"}, "labels": labels, "numTraining": cases, "file_ending": ".nii.gz"}
+    (folder / "dataset.json").write_text(json.dumps(described | {"regions_class_order": [1, 2, 3]}))
+    return folder
+
+
+def draft(folder: Path) -> dict[str, Any]:
+    """What init writes for two hospitals, small enough to train here."""
+    for seed, name in enumerate(("north", "south")):
+        write_dataset(folder / name, seed=seed)
+    assert init([str(folder), "--out", "my.yaml"]) == Exit.OK
+    drafted: dict[str, Any] = yaml.safe_load(Path("my.yaml").read_text())
+    drafted["images"] |= {"size": 16, "spacing_mm": 1.5, "depth": 8, "depth_mm": 3.0}
+    drafted["model"] = {"name": "unet", "width": 4, "levels": 2, "norm": "group"}
+    drafted["train"] |= {"schedule": {"rounds": 1}, "work": {"optimizer": "sgd", "lr": 0.02, "batch": 2, "steps": 2}}
+    drafted["train"]["work"]["epochs"] = None
+    drafted["split"] = {"train": 0.34, "validation": 0.33, "test": 0.33}
+    drafted["evaluate"] = {"copies": 5, "reference": None, "rounds": True}
+    return drafted
+
+
+def union(classes: np.ndarray, region: str) -> np.ndarray:
+    return np.isin(classes, {"whole": [1, 2, 3], "core": [2, 3], "enhancing": [3]}[region])
+
+
+def test_from_a_folder_of_nnunet_to_masks_of_regions(tmp_path, monkeypatch):
+    """Scores at home are Dice of unions of the masks that the model itself gives; pages name regions, not classes."""
+    monkeypatch.chdir(tmp_path)
+    drafted = draft(Path("raw"))
+    named = {"whole": ["whole_only", "whole_core_only", "enhancing"], "core": ["whole_core_only", "enhancing"]}
+    assert drafted["task"]["regions"] == named | {"enhancing": ["enhancing"]}
+    assert drafted["task"]["classes"] == ["whole_only", "whole_core_only", "enhancing"]
+    values = drafted["sites"]["north"]["source"]["masks"]["values"]
+    assert values == {"whole_only": [1], "whole_core_only": [2], "enhancing": [3], "ignore": [4]}
+    drafted["evaluate"]["variants"] = {"clean": {"of": "local", "calibration": "largest"}}
+    Path("my.yaml").write_text(yaml.safe_dump(drafted, sort_keys=False))
+    assert run(["my.yaml", "--check", "--headers"]) == Exit.OK and run(["my.yaml"]) == Exit.OK
+    (home,) = Path("runs").glob("*/sites/north")
+    (scores,) = Path("runs").glob("*/report/*/scores.json")
+    measures = {row["measure"] for row in json.loads(scores.read_text())}
+    assert measures == {f"{name}{of}" for name in ("Dice", "HD95") for of in ("", " whole", " core", " enhancing")}
+    page = (home / "report.html").read_text()
+    assert "Dice whole" in page and "Dice whole_core_only" not in page
+    ready = read_ready(home / "ready" / "clean.safetensors")
+    assert ready.structures == {"whole": (1, 2, 3), "core": (2, 3), "enhancing": (3,)}
+    model = str(home / "ready" / "local.safetensors")
+    assert predict([model, "raw/north/imagesTs", "--out", "out"]) == Exit.OK
+    (line,) = csv.DictReader(Path("out/predictions.csv").read_text().splitlines())
+    classes = np.asarray(nibabel.load(Path("out") / line["mask"]).dataobj)
+    for region in ("whole", "core", "enhancing"):
+        made = np.asarray(nibabel.load(Path("out") / line[f"region_{region}"]).dataobj)
+        assert np.array_equal(made, union(classes, region)), region
+        assert float(line[f"{region}_ml"]) == pytest.approx(made.sum() * 6.75e-3, abs=1e-4)
+    assert predict([model, "raw/south/imagesTs", "--out", "out"]) == Exit.OK
+    assert len([*Path("out/regions").rglob("*.nii.gz")]) == 3, "masks of the studies before are removed"
+    check_model_file(home / "ready" / "local.safetensors", next(home.glob("cohorts/*/cohort.safetensors")))
+
+
+def check_model_file(path: Path, cohort: Path) -> None:
+    """A benchmark reads a hospital's files with the model's regions, and a file with wrong ones is none."""
+    ready, recipe = read_ready(path), read_cohort_file(cohort).recipe
+    wanted = reading_of(ready)
+    assert [*wanted.regions] == recipe["regions"] == settings_of(ready)["regions"]
+    assert find_reading_differences(ready, recipe) is None
+    assert find_reading_differences(ready, {**recipe, "regions": []}) == "regions"
+    message = from_bytes(unseal_parts(path.read_bytes()))
+    with pytest.raises(ValueError, match="regions: a: a region is one or more of the classes"):
+        parse_ready(seal_parts(to_bytes(Message(message.tensors, {**message.facts, "regions": [["a", "b"]]}))))
+
+
+@pytest.mark.slow
+def test_every_method_of_masks_learns_the_same_and_is_scored_by_unions(tmp_path, monkeypatch):
+    compare_methods(tmp_path, monkeypatch, [one.name for one in methods.fit(testbed.dense_task(norm="group"))])
+
+
+def test_methods_of_masks_learn_the_same_and_are_scored_by_unions(tmp_path, monkeypatch):
+    compare_methods(tmp_path, monkeypatch, ["local", "fedavg", "fedper"])
+
+
+def compare_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
+    """A run with regions, and one of the same classes without: models are equal bit by bit, and the Dice of a region is
+    that of unions of the masks of the run without.
+    """
+    monkeypatch.chdir(tmp_path)
+    drafted = draft(Path("raw"))
+    drafted["train"]["methods"] = {name: to_plain(methods.SETTLED.get(name, {"name": name})) for name in names}
+    weights = dict[tuple[str, str], Message]()
+    for kind in ("regions", "classes"):
+        made = copy.deepcopy(drafted) | {"name": kind}
+        if kind == "classes":
+            del made["task"]["regions"]
+        Path(f"{kind}.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
+        assert load_config(f"{kind}.yaml").task.names[1:] == ("whole_only", "whole_core_only", "enhancing")
+        assert run([f"{kind}.yaml", "--until", "evaluate"]) == Exit.OK
+        for name in names:
+            path = Path("runs") / kind / "sites" / "north" / "ready" / f"{name}.safetensors"
+            weights[kind, name] = from_bytes(unseal_parts(path.read_bytes()))
+    home = Path("runs/regions/sites/north")
+    (cohort,) = (read_cohort_file(path) for path in home.glob("cohorts/*/cohort.safetensors"))
+    test = cohort.split == SPLITS.index("test")
+    truth, patients = cohort.mask[test].numpy(), cohort.patient[test].numpy()
+    for name in names:
+        mine, theirs = weights["regions", name], weights["classes", name]
+        assert mine.tensors.keys() == theirs.tensors.keys() and mine.tensors
+        assert all(torch.equal(mine.tensors[key], theirs.tensors[key]) for key in mine.tensors), name
+        ready = read_ready(Path(f"runs/classes/sites/north/ready/{name}.safetensors"))
+        predicted = ready.probabilities(cohort.images[test]).argmax(dim=1).numpy()
+        unions = [
+            score_masks(  # each by itself, as a map of one class
+                np.where(truth == IGNORED, IGNORED, union(truth, region)),
+                union(predicted, region).astype(int),
+                patients,
+                spacing_mm=(3.0, 1.5, 1.5),
+                classes=2,
+                ignored=IGNORED,
+            ).scores
+            for region in ("whole", "core", "enhancing")
+        ]
+        (path,) = (home / "scores").glob(f"{str(mine.facts['run']).rpartition('/')[2]}.*")
+        scores = from_bytes(path.read_bytes()).tensors["scores"].numpy()
+        assert np.array_equal(scores, np.concatenate(unions, axis=1), equal_nan=True), name
+
+
+# DICOM
+
+
+def test_segments_of_regions_overlap_and_each_is_its_union(tmp_path):
+    write(PhantomSource(scanner="A", patients=1, seed=4, slices=5), tmp_path)
+    source = DicomSource(folder=str(tmp_path / "images"), select={"ImageType": "ADC"})
+    (candidate,) = index_dicom(source).candidates
+    values = np.random.default_rng(0).integers(0, 4, candidate.shape).astype(np.uint8)
+    values[..., 0] = 0
+    maker = ResultMaker(b"k" * 32, "m", "d", datetime(2024, 1, 1))
+    members = dict(zip(REGIONS, MEMBERS, strict=True))
+    mask = Volume(values, candidate.affine)
+    path = tmp_path / "seg.dcm"
+    path.write_bytes(seg_bytes(mask, candidate.stack, CLASSES, maker, regions=members))  # type: ignore[arg-type]
+    for region, own in members.items():
+        read = read_segmentation(path, (region,)).values
+        assert np.array_equal(read > 0, np.isin(values, own)[..., -read.shape[2] :]), region
+    plain = [seg_bytes(mask, candidate.stack, CLASSES, maker, **how) for how in ({}, {"regions": None})]  # type: ignore[arg-type]
+    assert plain[0] == plain[1]
