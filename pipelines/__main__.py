@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, Command] = {
     "plan": Command("pipelines.plan", "ask hospitals what their studies are, and plan a segmentation as nnU-Net does"),
     "study": Command("pipelines.study", "one run in several cases and with several seeds, and one page on all of them"),
     "predict": Command("pipelines.predict", "a finished model on new patients"),
+    "dataset": Command("pipelines.dataset", "a hospital's cohort as a raw dataset of nnU-Net, which stays there"),
     "export": Command("pipelines.export", "a finished model as ONNX file, MONAI bundle and model card"),
     "sign": Command("pipelines.sign", "sign a finished model, so that other hospitals may evaluate it"),
     "night": Command("pipelines.night", "ask an archive (PACS) for new series, apply a model, and hand results back"),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pipelines.data.index import Candidate, convert_read_errors
 from pipelines.data.measures import MeasuredStudy
-from pipelines.data.study import Array, Item, Rejected, Unusable
+from pipelines.data.study import Array, Item, Rejected, Unusable, WholeStudy
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -76,7 +76,8 @@ class ReadStudy:
 class WaitingStudy:
     """A study that is not read yet. read: reads it, or raises `Unusable`. foresee: raises those errors of `read` that
     names, labels and masks already show; it reads no image. measure: measures the study before it is prepared, or
-    raises `Unusable`. voxels: of its image, by the header; 0 if unknown.
+    raises `Unusable`. voxels: of its image, by the header; 0 if unknown. read_whole: reads it on its own grid, with its
+    masks, or raises `Unusable`.
     """
 
     patient: str
@@ -85,6 +86,7 @@ class WaitingStudy:
     foresee: Callable[[], None] = lambda: None
     measure: Callable[[], MeasuredStudy] = lambda: _measure_nothing()
     voxels: int = 0
+    read_whole: Callable[[], WholeStudy] = lambda: _read_nothing()
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,16 @@ def read_study(waiting: WaitingStudy) -> ReadStudy | Rejected:
 def measure_study(waiting: WaitingStudy) -> MeasuredStudy | Rejected:
     """Measure one study. Any error in its bytes becomes a rejection, never an exception."""
     return _run_or_reject(waiting.study, waiting.measure)
+
+
+def read_whole_study(waiting: WaitingStudy) -> WholeStudy | Rejected:
+    """Read one study on its own grid. Any error in its bytes becomes a rejection, never an exception."""
+    return _run_or_reject(waiting.study, waiting.read_whole)
+
+
+def _read_nothing() -> WholeStudy:
+    """Of studies that are no volumes. Raises: Unusable: `no_volume`."""
+    raise Unusable("no_volume", "it is no volume, and only volumes have a grid of their own. Give DICOM or NIfTI.")
 
 
 def _measure_nothing() -> MeasuredStudy:

@@ -17,7 +17,7 @@ from pipelines.data.contents import HEAD, is_dicom
 from pipelines.data.dicom.reader import SUFFIXES, index_dicom
 from pipelines.data.dicom.segmentation import read_segmentation
 from pipelines.data.folder import OF_SYSTEM
-from pipelines.data.grids.geometry import reading_order
+from pipelines.data.grids.geometry import Grid, classes_on_grid, is_same_grid, reading_order
 from pipelines.data.images import Hounsfield, Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, try_collecting
@@ -31,7 +31,7 @@ from pipelines.data.nifti.reader import index_nifti, read_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume
 from pipelines.data.pseudonym import describe_scanner
 from pipelines.data.sources import CASE, DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
-from pipelines.data.study import Array, Study, Unusable, Volume
+from pipelines.data.study import Array, Study, Unusable, Volume, WholeStudy
 
 Source: TypeAlias = DicomSource | NiftiSource
 Labels: TypeAlias = MaskLabels | TableLabels
@@ -108,6 +108,7 @@ def open_studies(
             partial(_foresee_study, candidate, context),
             partial(_measure_study, candidate, context),
             math.prod(candidate.shape),
+            partial(_read_whole_study, candidate, context),
         )
         for candidate in index.candidates
     )
@@ -182,14 +183,34 @@ def _measure_study(candidate: Candidate, context: ReadingContext) -> MeasuredStu
         study = replace(
             study, image=Volume(np.asarray(study.image.values, np.float32) * MM2_PER_S_1E_3, study.image.affine)
         )
+    count = None if context.maps is None else len(context.maps.classes)
+    return measure_volume(study.patient, study.study, study.image, _read_target(candidate, context), modality, count)
+
+
+def _read_whole_study(candidate: Candidate, context: ReadingContext) -> WholeStudy:
+    """A candidate on its own grid, with the target's masks brought there, where they do not lie there already."""
+    study = candidate.load()
+    modality = str(study.facts.get("Modality", ""))
+    if context.images.values == "adc":
+        study, _ = convert_study_to_adc(study, context.source)
+    image, mask = study.image, _read_target(candidate, context)
+    shown = mask.values if context.maps is not None else np.asarray(mask.values, np.float32) > 0
+    classes = Volume(shown.astype(np.uint8), mask.affine)
+    shape = (image.values.shape[0], image.values.shape[1], image.values.shape[2])
+    if not is_same_grid((image.affine, shape), (mask.affine, mask.values.shape)):
+        classes = Volume(classes_on_grid(classes, Grid(image.affine, shape)), image.affine)
+    values = np.asarray(image.values, np.float32)
+    return WholeStudy(Volume(values, image.affine), Volume(classes.values, image.affine), modality)
+
+
+def _read_target(candidate: Candidate, context: ReadingContext) -> Volume:
+    """What is learnt, on the mask's own grid: classes of a label map, or a mask that is inside where above 0."""
     if context.maps is not None:
-        shown, count = _read_class_map(context.maps, candidate, context), len(context.maps.classes)
-        return measure_volume(study.patient, study.study, study.image, shown, modality, count)
+        return _read_class_map(context.maps, candidate, context)
     masks, missing = (context.gland, "no_gland") if context.target == "gland" else (context.known, "no_mask")
     if not isinstance(masks, Masks):
-        raise Unusable("no_mask", "there is no mask for it, and a fingerprint is of what masks show. Add one.")
-    mask = _read_patient_mask(masks, candidate, missing, context)
-    return measure_volume(study.patient, study.study, study.image, mask, modality)
+        raise Unusable("no_mask", "there is no mask for it, and masks are to be learnt. Add one.")
+    return _read_patient_mask(masks, candidate, missing, context)
 
 
 def _foresee_study(candidate: Candidate, context: ReadingContext) -> None:

@@ -45,6 +45,19 @@ class Study:
 
 
 @dataclass(frozen=True)
+class WholeStudy:
+    """A study on its own grid, with the masks that are learnt. Like `Study` it stays inside the hospital.
+
+    image: ADC in 1e-6 mm²/s, other values as in the file. classes: the same grid, uint8, 0 = background, 1 = the first
+    class, 255 = nobody says. modality: of DICOM headers; empty if unknown.
+    """
+
+    image: Volume
+    classes: Volume
+    modality: str = ""
+
+
+@dataclass(frozen=True)
 class Rejected:
     """A study that is not used. Stays at the site; only the count by `reason` leaves."""
 

@@ -193,7 +193,8 @@ def _split_regions(
     labels: Sequence[tuple[str, tuple[int, ...]]],
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[str, ...]]]:
     """Classes that exclude each other, with their labels, in the order of these; and the regions, each with its
-    classes, none where no two share a label. A class is of all labels that lie in the same regions.
+    classes, none where no two share a label. A class is of all labels that lie in the same regions; names of regions
+    have no hyphen, so that names with one are new, and they say which regions, whatever the order and the labels.
     """
     regions = {name: set(values) for name, values in labels if name != IGNORE}
     inside: dict[tuple[str, ...], list[int]] = {}
@@ -202,7 +203,7 @@ def _split_regions(
     if all(len(names) == 1 for names in inside):
         return dict(labels), {}
     alone = {names: next((name for name in names if regions[name] == {*own}), "") for names, own in inside.items()}
-    named = {names: alone[names] or f"{'_'.join(names)}_only" for names in inside}
+    named = {names: alone[names] or f"{'-'.join(sorted(names))}-only" for names in inside}
     values = {named[names]: tuple(own) for names, own in inside.items()}
     values |= {name: own for name, own in labels if name == IGNORE}
     return values, {name: tuple(named[names] for names in inside if name in names) for name in regions}

@@ -199,11 +199,11 @@ def test_from_a_folder_of_nnunet_to_masks_of_regions(tmp_path, monkeypatch):
     """Scores at home are Dice of unions of the masks that the model itself gives; pages name regions, not classes."""
     monkeypatch.chdir(tmp_path)
     drafted = draft(Path("raw"))
-    named = {"whole": ["whole_only", "whole_core_only", "enhancing"], "core": ["whole_core_only", "enhancing"]}
+    named = {"whole": ["whole-only", "core-whole-only", "enhancing"], "core": ["core-whole-only", "enhancing"]}
     assert drafted["task"]["regions"] == named | {"enhancing": ["enhancing"]}
-    assert drafted["task"]["classes"] == ["whole_only", "whole_core_only", "enhancing"]
+    assert drafted["task"]["classes"] == ["whole-only", "core-whole-only", "enhancing"]
     values = drafted["sites"]["north"]["source"]["masks"]["values"]
-    assert values == {"whole_only": [1], "whole_core_only": [2], "enhancing": [3], "ignore": [4]}
+    assert values == {"whole-only": [1], "core-whole-only": [2], "enhancing": [3], "ignore": [4]}
     drafted["evaluate"]["variants"] = {"clean": {"of": "local", "calibration": "largest"}}
     Path("my.yaml").write_text(yaml.safe_dump(drafted, sort_keys=False))
     assert run(["my.yaml", "--check", "--headers"]) == Exit.OK and run(["my.yaml"]) == Exit.OK
@@ -212,7 +212,7 @@ def test_from_a_folder_of_nnunet_to_masks_of_regions(tmp_path, monkeypatch):
     measures = {row["measure"] for row in json.loads(scores.read_text())}
     assert measures == {f"{name}{of}" for name in ("Dice", "HD95") for of in ("", " whole", " core", " enhancing")}
     page = (home / "report.html").read_text()
-    assert "Dice whole" in page and "Dice whole_core_only" not in page
+    assert "Dice whole" in page and "Dice core-whole-only" not in page
     ready = read_ready(home / "ready" / "clean.safetensors")
     assert ready.structures == {"whole": (1, 2, 3), "core": (2, 3), "enhancing": (3,)}
     model = str(home / "ready" / "local.safetensors")
@@ -255,6 +255,8 @@ def compare_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list
     """
     monkeypatch.chdir(tmp_path)
     drafted = draft(Path("raw"))
+    for site in drafted["sites"].values():
+        site["policy"] = {"recipients": ["coordinator", "sites"]}
     drafted["train"]["methods"] = {name: to_plain(methods.SETTLED.get(name, {"name": name})) for name in names}
     weights = dict[tuple[str, str], Message]()
     for kind in ("regions", "classes"):
@@ -262,7 +264,7 @@ def compare_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list
         if kind == "classes":
             del made["task"]["regions"]
         Path(f"{kind}.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
-        assert load_config(f"{kind}.yaml").task.names[1:] == ("whole_only", "whole_core_only", "enhancing")
+        assert load_config(f"{kind}.yaml").task.names[1:] == ("whole-only", "core-whole-only", "enhancing")
         assert run([f"{kind}.yaml", "--until", "evaluate"]) == Exit.OK
         for name in names:
             path = Path("runs") / kind / "sites" / "north" / "ready" / f"{name}.safetensors"

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from federation.task import IGNORED
-from pipelines.discovery.nnunet import _list_channels, _read_labels, discover_nnunet
+from pipelines.discovery.nnunet import _list_channels, _name_class, _read_labels, _split_regions, discover_nnunet
 from pipelines.hospital.hospital import read_cohort_file
 from pipelines.init import main as init
 from pipelines.loader.names import is_name
@@ -151,7 +151,6 @@ def test_images_without_a_label_map_are_told(tmp_path, capsys):
         ({"labels": {"background": 0, "a": "one"}}, "labels: none that can be read"),
         ({"labels": {"background": 0, "whole": [1, 2], "core": [2, 1]}}, "labels: core: it has the classes of whole"),
         ({"labels": {"background": 0, "a" * 40: [1, 2], "b" * 41: [2, 3]}}, "shorten the regions' names"),
-        ({"labels": {"background": 0, "a": [1, 2], "b": [2, 3], "a_only": [2]}}, "a_only: a class has this name"),
         ({"labels": {"background": 0} | {f"c{n}": [*range(n, 9)] for n in range(1, 9)}}, "labels: 8 classes, and 7"),
         ({"labels": {"background": 0} | {f"c{n}": [*range(n, 9)] for n in range(1, 9)}}, "8 regions, and 7 are scored"),
         ({"labels": {"background": 0, "ignore": 2}}, "labels: none that can be read"),
@@ -208,3 +207,19 @@ def test_other_folders_are_none_of_it(tmp_path):
     (tmp_path / "dataset.json").write_text("{}")
     with pytest.raises(ValueError, match="channel_names: missing"):
         discover_nnunet(tmp_path)
+
+
+@given(
+    st.dictionaries(NAMES, st.sets(st.integers(1, 6), min_size=1), min_size=1, max_size=5).filter(
+        lambda drawn: len({_name_class(name) for name in drawn} - {"ignore"}) == len(drawn)
+    )
+)
+def test_classes_of_regions_exclude_each_other_and_make_them_up(drawn):
+    """Whatever labels regions share: each label is of one class, and each region is the labels of its classes."""
+    labels = _read_labels({"background": 0} | {name: sorted(values) for name, values in drawn.items()})
+    values, regions = _split_regions(labels)
+    every = [value for own in values.values() for value in own]
+    assert sorted(every) == sorted({value for own in drawn.values() for value in own}) and all(map(is_name, values))
+    for (name, own), classes in zip(labels, regions.values() or [(name,) for name in values], strict=len(regions) > 0):
+        assert not regions or {value for each in classes for value in values[each]} == {*own}, name
+    assert bool(regions) == (len(every) < sum(map(len, drawn.values())))

@@ -47,6 +47,18 @@ def map_bytes(values: NDArray[np.float32], affine: Affine, *, packed: bool) -> b
     return _encode_image(values.astype(np.float32, copy=False), affine, "estimate", packed)
 
 
+def image_bytes(values: NDArray[np.float32], affine: Affine) -> bytes:
+    """An image (I, J, K) as a packed file of float32 NIfTI-1. affine: as in `mask_bytes`; a file holds float32 of it.
+
+    Raises:
+        ValueError: not three axes, or an affine that cannot be inverted.
+    """
+    if values.ndim != 3 or affine.shape != (4, 4) or not is_invertible(affine):
+        raise ValueError(f"an image has three axes and an affine that can be inverted, found {values.shape}")
+    data = _encode_image(values.astype(np.float32, copy=False), affine, "none", packed=False)
+    return gzip.compress(data, 1, mtime=0)  # noise packs badly, and slowly at higher levels
+
+
 def _encode_image(values: NDArray[np.generic], affine: Affine, intent: str, packed: bool) -> bytes:
     """The bytes of a NIfTI-1 file with this affine and intent, packed if asked."""
     image = nibabel.Nifti1Image(values, None)
