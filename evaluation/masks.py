@@ -109,9 +109,10 @@ def measure_sizes(
     """
     axes = tuple(range(1, truth.ndim))
     counts = [
-        np.stack([is_any_of(mask, own).sum(axis=axes) for own in members], axis=-1) for mask in (truth, predicted)
+        np.stack([is_any_of(mask, numbers).sum(axis=axes) for numbers in members], axis=-1)
+        for mask in (truth, predicted)
     ]
-    sums = np.stack([expected[:, np.asarray(own) - 1].sum(axis=1) for own in members], axis=-1)
+    sums = np.stack([expected[:, np.asarray(numbers) - 1].sum(axis=1) for numbers in members], axis=-1)
     return np.asarray(np.stack([*counts, sums], axis=-1) * float(np.prod(spacing_mm)), dtype=np.float64)
 
 
@@ -163,7 +164,7 @@ def _find_mask_problems(
         wrong.append(f"patients are {who.shape} of {who.dtype}, needed is ({len(t)},) of integers")
     if len(spacing_mm) != t.ndim - 1 or not all(0 < step < FARTHEST for step in spacing_mm):
         wrong.append(f"spacing is {list(spacing_mm)}, needed are {t.ndim - 1} numbers > 0 for the axes of an image")
-    if classes > 1 and not (members and all(own and set(own) <= set(range(1, classes)) for own in members)):
+    if classes > 1 and not (members and all(numbers and set(numbers) <= set(range(1, classes)) for numbers in members)):
         wrong.append(f"structures are {list(members)}, needed are classes from 1 to {classes - 1} of each")
     return wrong
 

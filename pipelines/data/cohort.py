@@ -102,11 +102,11 @@ def read_cohort(
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
     """
     opened = open_source(source, labels, images, gland, target, classes, number, findings)
-    of_regions = _recipe_of_regions(regions, opened.classes)
     names = {study.patient: make_pseudonym(key, study.patient) for study in opened.waiting if study.patient}
     excluded = find_named_patients(exclude, patient_names := list_patient_names(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
-    test_names = {*map(normalize_identifier, test), *find_named_patients(test, patient_names)}
+    listed = [*map(normalize_identifier, test)]
+    test_names = {*listed, *find_named_patients(test, patient_names)}
     ordered = sorted(opened.waiting, key=lambda study: (names.get(study.patient, ""), natural_key(study.study)))
     waiting = [study for study in ordered if study.patient not in excluded]
     taken, refused, parts = take_studies(waiting, _example_shape(images), readers, scratch, masks=bool(opened.classes))
@@ -119,16 +119,12 @@ def read_cohort(
         highest, part, classes=class_count, fractions=fractions, test=test_names, **division_settings
     )
     code = division_code(
-        fractions,
-        test=[*map(normalize_identifier, test)],
-        part=_part_settings(part),
-        **division_settings,
-        source_splits=opened.splits,
+        fractions, test=listed, part=_part_settings(part), **division_settings, source_splits=opened.splits
     )
     partition_facts = _partition_facts(part, division, len(taken), independent)
     taken, parts = (taken, parts) if part is None else select_patients(taken, parts, division.splits, scratch)
     recipe = {"independent": independent, "cut": code, **_recipe_settings(part, target, opened.classes, classes)}
-    recipe |= _recipe_of_labels(number, findings) | of_regions
+    recipe |= _recipe_of_labels(number, findings) | _recipe_of_regions(regions, opened.classes)
     cohort = replace(_build_cohort(taken, parts, names, division.splits, opened.unit), recipe=recipe)
     accounts = list_accounts(
         opened.items, rejected, _explain_left_out_studies(ordered, excluded, division.splits if part else None)
@@ -219,7 +215,7 @@ def _recipe_of_labels(number: LabelRange | None, findings: Sequence[str]) -> dic
 
 def _recipe_of_regions(regions: Sequence[Sequence[str]], masks: Sequence[str]) -> dict[str, Json]:
     """What `Cohort.recipe` says of regions. Raises: ValueError: they are none of these classes."""
-    checked: list[Json] = [[name, *own] for name, own in unpack_regions(regions, masks).items()]
+    checked: list[Json] = [[name, *members] for name, members in unpack_regions(regions, masks).items()]
     return {"regions": checked} if checked else {}
 
 

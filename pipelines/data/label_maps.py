@@ -7,7 +7,7 @@ are no class: nobody says what is there, and nothing is learnt or scored there (
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +36,24 @@ def order_classes(masks: PictureMasks | VolumeMasks, classes: Sequence[str]) -> 
 
 def number_values(masks: PictureMasks | VolumeMasks, class_names: Sequence[str]) -> dict[int, int]:
     """Value -> class, 0 = background, 1 = the first of `class_names`, which are those of the settings; `IGNORED` of
-    what is not to count.
+    what is not to count. Of overlapping segments a value is a set of them, as of `join_segments`.
     """
     numbers = {BACKGROUND: 0, IGNORE: IGNORED, **{name: number for number, name in enumerate(class_names, start=1)}}
+    if isinstance(masks, VolumeMasks) and masks.segments:
+        sets = {name: join_segments(several) for name, several in masks.segments.items()}
+        return {0: 0, **{value: numbers[name] for name, value in sets.items()}}
     every = {BACKGROUND: (0,), **masks.values}
     return {value: numbers[name] for name, values in every.items() for value in values}
+
+
+def join_segments(numbers: Iterable[int]) -> int:
+    """A set of segments as one number: bit n - 1 stands for segment n."""
+    return sum(1 << number - 1 for number in set(numbers))
+
+
+def split_segments(value: int) -> list[int]:
+    """The segments of a number of `join_segments`, ascending."""
+    return [place + 1 for place in range(value.bit_length()) if value >> place & 1]
 
 
 def has_class(class_map: NDArray[np.generic]) -> bool:

@@ -18,18 +18,18 @@ MOST_REGIONS = 7
 def find_region_problems(regions: Mapping[str, Sequence[str]], classes: Sequence[str]) -> dict[str, str]:
     """Region -> what is wrong with it, or "" -> with all of them; empty if they are regions of these classes."""
     problems, seen = dict[str, str](), dict[frozenset[str], str]()
-    for name, own in regions.items():
+    for name, members in regions.items():
         if not is_name(name) or name in (BACKGROUND, IGNORE):
             problems[name] = f"{name!r} is no name of a region; say another, of a-z 0-9 _ -"
-        elif not own or len(set(own)) < len(own) or not set(own) <= set(classes):
+        elif not members or len(set(members)) < len(members) or not set(members) <= set(classes):
             allowed = ", ".join(classes)
-            problems[name] = f"a region is one or more of the classes, each once: {allowed}; found {[*own]}"
-        elif name in classes and set(own) != {name}:
-            problems[name] = f"a class has this name, and the region is {[*own]}; give one of the two another name"
-        elif frozenset(own) in seen:
-            problems[name] = f"it has the classes of {seen[frozenset(own)]}; remove one of the two"
-        seen.setdefault(frozenset(own), name)
-    if missing := [name for name in classes if not any(name in own for own in regions.values())]:
+            problems[name] = f"a region is one or more of the classes, each once: {allowed}; found {[*members]}"
+        elif name in classes and set(members) != {name}:
+            problems[name] = f"a class has this name, and the region is {[*members]}; give one of the two another name"
+        elif frozenset(members) in seen:
+            problems[name] = f"it has the classes of {seen[frozenset(members)]}; remove one of the two"
+        seen.setdefault(frozenset(members), name)
+    if missing := [name for name in classes if not any(name in members for members in regions.values())]:
         problems[""] = f"no region has {', '.join(missing)}, so nobody would score it; add it to one, or make it one"
     if len(regions) > MOST_REGIONS:
         problems[""] = f"{len(regions)} regions, and {MOST_REGIONS} are scored at most; remove some"
@@ -38,7 +38,7 @@ def find_region_problems(regions: Mapping[str, Sequence[str]], classes: Sequence
 
 def pack_regions(regions: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Regions as facts, in which maps have no order: of each its name, and those of its classes."""
-    return [[name, *own] for name, own in regions.items()]
+    return [[name, *members] for name, members in regions.items()]
 
 
 def unpack_regions(packed: Sequence[Sequence[str]], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -59,7 +59,7 @@ def read_regions(facts: Mapping[str, Json], classes: Sequence[str]) -> dict[str,
     packed = [[str(name) for name in as_list(each)] for each in as_list(facts.get("regions", []))]
     numbers = {name: number for number, name in enumerate(classes, start=1)}
     regions = unpack_regions(packed, classes)
-    return {name: tuple(sorted(numbers[each] for each in own)) for name, own in regions.items()}
+    return {name: tuple(sorted(numbers[each] for each in members)) for name, members in regions.items()}
 
 
 def list_members(regions: Mapping[str, tuple[int, ...]], classes: int) -> tuple[tuple[int, ...], ...]:

@@ -22,6 +22,7 @@ FITTED_UNIT: Unit = "1e-6 mm2/s"
 IMAGE, STEM = "{image}", "{stem}"
 BACKGROUND, IGNORE = "background", "ignore"
 """Names in `values` that are no classes: 0, and where nobody says which class is there."""
+MOST_SEGMENTS = 16  # of those that overlap
 LARGEST_VALUE = 65535
 PATIENT, SESSION, CASE = "{patient}", "{session}", "{case}"
 
@@ -33,8 +34,10 @@ class VolumeMasks:
 
     folder, pattern, names: as in `MaskLabels`; or, of images in NIfTI, the pattern has {case}, the image's file name
     without .nii.gz and without nnU-Net's _0000, so that a patient may have several images on one grid. values: as in
-    `PictureMasks`, of voxels: {peripheral: [1], transition: [2]}, or {gland: [1, 2]} where both are one class. A map
-    may lie on any grid of the patient's.
+    `PictureMasks`, of voxels: {peripheral: [1], transition: [2]}, or {gland: [1, 2]} where both are one class.
+    segments: in their place, of DICOM Segmentations whose segments overlap: class -> the numbers of all segments in
+    which its voxels lie, as in {edema: [1], core: [1, 2]} where 1 is the whole tumour. A map may lie on any grid of the
+    patient's.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -42,13 +45,18 @@ class VolumeMasks:
     folder: str
     pattern: str = "{patient}.nii.gz"
     names: str | None = None
-    values: Mapping[str, tuple[int, ...]]
+    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    segments: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = [] if self.of_image else _pattern_problems(self.pattern)
         if self.of_image and self.names is not None:
             problems.append(Problem(("names",), f"go with {PATIENT} in the pattern, which has {CASE}; remove them"))
-        refuse(problems + _map_value_problems(self.values))
+        if self.segments:
+            problems += _segment_problems(self.segments, has_values=bool(self.values))
+        else:
+            problems += _map_value_problems(self.values)
+        refuse(problems)
 
     @property
     def of_image(self) -> bool:
@@ -58,7 +66,7 @@ class VolumeMasks:
     @property
     def classes(self) -> tuple[str, ...]:
         """The named classes, in their order, without background and what is ignored."""
-        return tuple(name for name in self.values if name not in (BACKGROUND, IGNORE))
+        return tuple(name for name in self.segments or self.values if name not in (BACKGROUND, IGNORE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,6 +360,23 @@ def _map_value_problems(values_by_class: Mapping[str, tuple[int, ...]]) -> list[
         problems.append(Problem(("values",), text))
     if wrong := sorted({value for value in every if not 0 <= value <= LARGEST_VALUE}):
         problems.append(Problem(("values",), f"pixel values must be in [0, {LARGEST_VALUE}], found {wrong}"))
+    return problems
+
+
+def _segment_problems(segments: Mapping[str, tuple[int, ...]], *, has_values: bool) -> list[Problem]:
+    """Problems with the segments in which the voxels of each class lie."""
+    problems = [Problem(("values",), "segments say what classes are; remove one of the two")] if has_values else []
+    if not set(segments) - {BACKGROUND, IGNORE}:
+        problems.append(Problem(("segments",), "no class; give one, as in {edema: [1], core: [1, 2]}"))
+    seen: dict[frozenset[int], str] = {}
+    for name, numbers in segments.items():
+        if name == BACKGROUND:
+            problems.append(Problem(("segments", name), "it is where no segment is; remove it"))
+        elif not numbers or not all(1 <= number <= MOST_SEGMENTS for number in numbers):
+            text = f"must name segments from 1 to {MOST_SEGMENTS}, found {[*numbers]}"
+            problems.append(Problem(("segments", name), text))
+        elif (before := seen.setdefault(frozenset(numbers), name)) != name:
+            problems.append(Problem(("segments", name), f"these are the segments of {before}; correct one of the two"))
     return problems
 
 

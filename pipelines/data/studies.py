@@ -22,7 +22,7 @@ from pipelines.data.images import Hounsfield, Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, try_collecting
 from pipelines.data.label_findings import FindingNames, join_codes
-from pipelines.data.label_maps import convert_to_classes, has_class, number_values, order_classes
+from pipelines.data.label_maps import convert_to_classes, has_class, number_values, order_classes, split_segments
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
 from pipelines.data.measures import MeasuredStudy, measure_volume
@@ -30,7 +30,7 @@ from pipelines.data.nifti.bids import find_case
 from pipelines.data.nifti.reader import index_nifti, read_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume
 from pipelines.data.pseudonym import describe_scanner
-from pipelines.data.sources import CASE, DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
+from pipelines.data.sources import CASE, IGNORE, DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.study import Array, Study, Unusable, Volume, WholeStudy
 
 Source: TypeAlias = DicomSource | NiftiSource
@@ -40,11 +40,14 @@ UNITS = {"adc": "1e-3 mm²/s", "standardized": "standard deviations"}
 
 
 class LabelMaps(NamedTuple):
-    """A checked folder of label maps. codes: value -> class, 0 = background, 1 = the first of `classes`."""
+    """A checked folder of label maps. codes: value -> class, 0 = background, 1 = the first of `classes`. overlapping:
+    whether values are sets of segments.
+    """
 
     files: Masks
     codes: Mapping[int, int]
     classes: tuple[str, ...]
+    overlapping: bool = False
 
 
 class ReadingContext(NamedTuple):
@@ -138,7 +141,7 @@ def _open_label_maps(source: Source, classes: tuple[str, ...]) -> LabelMaps:
     files = try_collecting(problems, lambda: open_masks(settings, "source.masks"))
     if ordered is None or files is None:
         raise ValueError("; ".join(problems))
-    return LabelMaps(files, number_values(settings, ordered), ordered)
+    return LabelMaps(files, number_values(settings, ordered), ordered, bool(settings.segments))
 
 
 def _open_labels(labels: Labels, classes: Meaning) -> Masks | Table:
@@ -333,11 +336,13 @@ def _find_mask_file(masks: Masks, study: Candidate, missing: str, context: Readi
     return find_mask(masks, study.patient, missing=missing, session=study.session, visits=visits, case=case)
 
 
-def _read_patient_mask(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Volume:
+def _read_patient_mask(
+    masks: Masks, study: Candidate, missing: str, context: ReadingContext, *, overlapping: bool = False
+) -> Volume:
     """The mask of a study's patient; an error in its file becomes `bad_mask`."""
     path = _find_mask_file(masks, study, missing, context)
     try:
-        return read_mask(path, masks.segment)
+        return read_mask(path, masks.segment, overlapping=overlapping)
     except Unusable as error:
         if error.reason in OF_SYSTEM:
             raise
@@ -350,22 +355,31 @@ def _read_class_map(maps: LabelMaps, study: Candidate, context: ReadingContext) 
     Raises:
         Unusable: `no_mask`, `bad_mask`, `mask_value`, or as `find_mask`.
     """
-    stored = _read_patient_mask(maps.files, study, "no_mask", context)
+    stored = _read_patient_mask(maps.files, study, "no_mask", context, overlapping=maps.overlapping)
     name = _find_mask_file(maps.files, study, "no_mask", context).name
+    if maps.overlapping and (strange := sorted(set(np.unique(stored.values).tolist()) - set(maps.codes))):
+        sets = " and ".join(str(split_segments(value)) for value in strange[:5])
+        text = (
+            f"the mask {name} has voxels in the segments {sets} alone, for which source.masks.segments names no class"
+        )
+        raise Unusable("mask_value", f"{text}. Say what they are, under {IGNORE} if nobody knows.")
     return Volume(convert_to_classes(stored.values, maps.codes, name), stored.affine)
 
 
-def read_mask(path: Path, segment: str | None = None) -> Volume:
+def read_mask(path: Path, segment: str | None = None, *, overlapping: bool = False) -> Volume:
     """Read one mask: a DICOM Segmentation, or else a NIfTI file; values above 0 are inside.
 
-    segment: the segment of a DICOM Segmentation to read; None = all of them, which then must not overlap.
+    segment: the segment of a DICOM Segmentation to read; None = all of them, which then must not overlap, unless
+    overlapping: as in `read_segmentation`.
 
     Raises:
-        Unusable: as `read_segmentation` and `read_volume`.
+        Unusable: as `read_segmentation` and `read_volume`; `not_a_segmentation`: segments overlap in DICOM alone.
         OSError: the file is gone.
     """
     with path.open("rb") as file:
         is_dicom_file = is_dicom(file.read(HEAD))
     if is_dicom_file or path.suffix.lower() in SUFFIXES:
-        return read_segmentation(path, None if segment is None else (segment,))
+        return read_segmentation(path, None if segment is None else (segment,), overlapping=overlapping)
+    if overlapping:
+        raise Unusable("not_a_segmentation", "it is NIfTI, which has values and no segments. Name values instead.")
     return read_volume(path)

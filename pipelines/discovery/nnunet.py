@@ -62,7 +62,9 @@ def discover_nnunet(folder: Path) -> Discovery | None:
         return None
     problems: list[str] = []
     datasets = [dataset for place in places if (dataset := _read_dataset(place, problems)) is not None]
-    regions = {frozenset((name, frozenset(own)) for name, own in dataset.regions.items()) for dataset in datasets}
+    regions = {
+        frozenset((name, frozenset(members)) for name, members in dataset.regions.items()) for dataset in datasets
+    }
     if not problems and (len({frozenset(dataset.classes) for dataset in datasets}) > 1 or len(regions) > 1):
         found = "; ".join(f"{each.folder}: {', '.join([*each.regions] or each.classes)}" for each in datasets)
         problems.append(
@@ -85,7 +87,7 @@ def discover_nnunet(folder: Path) -> Discovery | None:
     )
     task: dict[str, Any] = {"kind": "segmentation", "target": "masks", "classes": [*datasets[0].classes]}
     if datasets[0].regions:
-        task["regions"] = {region: list(own) for region, own in datasets[0].regions.items()}
+        task["regions"] = {region: list(members) for region, members in datasets[0].regions.items()}
     return Discovery("nifti", tuple(sites), tuple(doubts), rows, task)
 
 
@@ -202,10 +204,10 @@ def _split_regions(
         inside.setdefault(tuple(name for name, values in regions.items() if value in values), []).append(value)
     if all(len(names) == 1 for names in inside):
         return dict(labels), {}
-    alone = {names: next((name for name in names if regions[name] == {*own}), "") for names, own in inside.items()}
+    alone = {names: next((name for name in names if regions[name] == {*group}), "") for names, group in inside.items()}
     named = {names: alone[names] or f"{'-'.join(sorted(names))}-only" for names in inside}
-    values = {named[names]: tuple(own) for names, own in inside.items()}
-    values |= {name: own for name, own in labels if name == IGNORE}
+    values = {named[names]: tuple(group) for names, group in inside.items()}
+    values |= {name: group for name, group in labels if name == IGNORE}
     return values, {name: tuple(named[names] for names in inside if name in names) for name in regions}
 
 

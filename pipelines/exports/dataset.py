@@ -43,7 +43,7 @@ def write_dataset(options: argparse.Namespace, open_hospital: Callable[[], Hospi
         facts: dict[str, Json] = {
             "site": hospital.name,
             "cohort": written.cohort,
-            "other_cohorts": [*written.others],
+            "other_cohorts": [*written.other_cohorts],
             "patients": written.patients,
             "cases": {**counts},
             "out": options.out,
@@ -53,9 +53,9 @@ def write_dataset(options: argparse.Namespace, open_hospital: Callable[[], Hospi
             print(json.dumps(facts))  # noqa: T201 - the machine's answer
             return int(Exit.OK)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
-        others = f" (not {', '.join(written.others)}: see --cohort)" if written.others else ""
+        rest = f" (not {', '.join(written.other_cohorts)}: see --cohort)" if written.other_cohorts else ""
         print_text(console, f"{options.out}: {written.patients:,} patients of {hospital.name}; cases: {said}")
-        print_text(console, f"cohort {written.cohort}{others}")
+        print_text(console, f"cohort {written.cohort}{rest}")
         if counts["train"] and counts["validation"]:
             print_text(console, f"copy {SPLITS_FILE} into nnU-Net's preprocessed folder of it, and train fold 0")
         print_text(console, "patients' images: this folder stays at the hospital")
@@ -73,11 +73,11 @@ def open_simulated(document: Document, site: str | None) -> Hospital:
     """
     check_training(document)
     config = check_config(document)
-    here = {name: each for name, each in simulated_sites(config).items() if not isinstance(each.source, Elsewhere)}
-    names = ", ".join(here) or "none"
-    if site is None and len(here) != 1:
+    simulated = {name: each for name, each in simulated_sites(config).items() if not isinstance(each.source, Elsewhere)}
+    names = ", ".join(simulated) or "none"
+    if site is None and len(simulated) != 1:
         raise ConfigError([Problem((), f"--site: missing, and these hospitals are on this machine: {names}")])
-    name = next(iter(here)) if site is None else site
-    if name not in here:
+    name = next(iter(simulated)) if site is None else site
+    if name not in simulated:
         raise ConfigError([Problem((), f"--site {name}: these hospitals are on this machine: {names}; name one")])
-    return Hospital(name, Path(config.runs) / config.name / "sites" / name, here[name], iso_time)
+    return Hospital(name, Path(config.runs) / config.name / "sites" / name, simulated[name], iso_time)

@@ -135,8 +135,8 @@ def describe_preparation(ready: Ready) -> dict[str, Json]:
         "use": "research use only: not a medical device, not for diagnosis",
     }
     if ready.regions:
-        names = {name: [ready.names[number - 1] for number in own] for name, own in ready.regions.items()}
-        facts["regions"] = {name: [*own] for name, own in names.items()}
+        names = {name: [ready.names[number - 1] for number in members] for name, members in ready.regions.items()}
+        facts["regions"] = {name: [*members] for name, members in names.items()}
         facts["output"] = "a probability of each class; that of a region is the sum of its classes'"
     if ready.task.kind == "findings":
         facts["output"] = "a probability of each finding, each for itself, so that they do not sum to 1"

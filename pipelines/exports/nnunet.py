@@ -53,10 +53,10 @@ class Changed(RuntimeError):
 
 @dataclass(frozen=True)
 class Written:
-    """cohort: its name. others: further cohorts that could have been written. cases: by split. patients: how many."""
+    """cohort: its name. other_cohorts: those that could have been written, too. cases: by split. patients: how many."""
 
     cohort: str
-    others: tuple[str, ...]
+    other_cohorts: tuple[str, ...]
     cases: Mapping[str, Sequence[str]]
     patients: int
 
@@ -87,7 +87,7 @@ def write_nnunet_folder(
         Changed: other studies than the run's would be written.
         OSError: the disk.
     """
-    name, others = _find_cohort(hospital, cohort)
+    name, rest = _find_cohort(hospital, cohort)
     read = read_cohort_file(hospital.cohort_folder(name) / COHORT)
     files = _find_files(hospital)
     _check_place(out, files)
@@ -110,7 +110,7 @@ def write_nnunet_folder(
     finally:
         shutil.rmtree(part, ignore_errors=True)
     by_split = {split: [case.name for case in cases if case.split == split] for split in PLACES}
-    return Written(name, others, by_split, len({case.patient for case in cases}))
+    return Written(name, rest, by_split, len({case.patient for case in cases}))
 
 
 def describe_labels(cohort: Cohort, *, ignored: bool) -> tuple[dict[str, Json], list[Json]]:
@@ -128,10 +128,10 @@ def describe_labels(cohort: Cohort, *, ignored: bool) -> tuple[dict[str, Json], 
         return {**numbers, **{name: number for number, name in enumerate(names, start=1)}, **last}, []
     ordered = sorted(regions.items(), key=lambda pair: -len(pair[1]))
     order: list[Json] = []
-    for place, (name, own) in enumerate(ordered):
-        later = {number for _, other in ordered[place + 1 :] for number in other}
-        order.append(next((number for number in own if number not in later), own[0]))
-        numbers[name] = own[0] if len(own) == 1 else [*own]
+    for place, (name, members) in enumerate(ordered):
+        later = {number for _, inner in ordered[place + 1 :] for number in inner}
+        order.append(next((number for number in members if number not in later), members[0]))
+        numbers[name] = members[0] if len(members) == 1 else [*members]
     return {**numbers, **last}, order
 
 
@@ -196,11 +196,11 @@ def _list_cases(hospital: Hospital, name: str, cohort: Cohort, files: Files, *, 
         for study in waiting
         if (code := make_pseudonym(key, study.patient)) in split and study_code(key, study.study) not in rejected
     ]
-    there = int(json.loads((folder / COUNTS).read_text())["studies"])
+    count = int(json.loads((folder / COUNTS).read_text())["studies"])
     patients = {code for _, code in studies}
-    if len(studies) != there or patients != set(split):
+    if len(studies) != count or patients != set(split):
         raise Changed(
-            f"the run read {there:,} studies of {len(split):,} patients here, and {len(studies):,} of "
+            f"the run read {count:,} studies of {len(split):,} patients here, and {len(studies):,} of "
             f"{len(patients):,} are there now; bring the files back, or let a run read them anew"
         )
     names = _name_cases([(study.study, code) for study, code in studies], keep=not coded and _has_names(files))
@@ -287,7 +287,7 @@ def _count_classes(cohort: Cohort) -> int:
 
 def _has_ignored(source: DicomSource | NiftiSource) -> bool:
     """Whether label maps have a value for what nobody knows."""
-    return source.masks is not None and IGNORE in source.masks.values
+    return source.masks is not None and IGNORE in (source.masks.segments or source.masks.values)
 
 
 def _name_channel(cohort: Cohort, modality: str) -> str:

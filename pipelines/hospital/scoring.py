@@ -171,8 +171,8 @@ def _score_masks(
     classes, test = start.task.classes, splits["test"]
     predicted = predict_masks(start.task, served.module, test.x, window=window)
     members = structures_of(cohort, classes)
-    kept = [members[number - 1] for number in largest]
-    masks = predicted._replace(classes=keep_components(predicted.classes, kept))
+    cleaned = keep_components(predicted.classes, [members[number - 1] for number in largest])
+    masks = predicted._replace(classes=cleaned)
     low = floor_of(cohort, splits, classes) if question.floor is True else None
     return score_masks(hospital, cohort, test, [masks], classes, question.copies, low)[0]
 

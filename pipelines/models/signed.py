@@ -102,7 +102,7 @@ def reading_of(ready: Ready) -> Wanted:
         return Wanted(_drop_scales(ready.images), None, [], ready.names)
     if target is None:
         return Wanted(_drop_scales(ready.images), None, [*ready.origin.labels])
-    regions = pack_regions({name: [ready.names[n - 1] for n in own] for name, own in ready.regions.items()})
+    regions = pack_regions({name: [ready.names[n - 1] for n in members] for name, members in ready.regions.items()})
     return Wanted(_drop_scales(ready.images), target, [*ready.names] if target == "masks" else [], regions=regions)
 
 

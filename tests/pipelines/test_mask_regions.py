@@ -23,10 +23,12 @@ from consilium.testing import testbed
 from evaluation import by_round
 from evaluation.masks import score_masks
 from federation.task import IGNORED
+from pipelines.data.cohort import read_cohort
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.dicom.segmentation import read_segmentation
+from pipelines.data.images import Slices
 from pipelines.data.regions import find_region_problems, list_members, pack_regions, read_regions, unpack_regions
-from pipelines.data.sources import DicomSource
+from pipelines.data.sources import DicomSource, VolumeMasks
 from pipelines.data.study import Volume
 from pipelines.data.writing.dicom_segmentation import seg_bytes
 from pipelines.data.writing.dicom_source import ResultMaker
@@ -147,6 +149,8 @@ def test_all_wrong_regions_are_told_at_once_and_a_gland_has_none():
 def test_a_task_without_regions_has_the_digest_that_it_always_had():
     plain = to_plain(Segmentation(kind="segmentation", target="masks", classes=CLASSES))
     assert plain == {"kind": "segmentation", "target": "masks", "classes": [*CLASSES]}
+    masks = to_plain(VolumeMasks(folder="m", values={"a": (1,)}))
+    assert masks == {"folder": "m", "values": {"a": [1]}}
 
 
 # Whole runs
@@ -314,3 +318,56 @@ def test_segments_of_regions_overlap_and_each_is_its_union(tmp_path):
         assert np.array_equal(read > 0, np.isin(values, own)[..., -read.shape[2] :]), region
     plain = [seg_bytes(mask, candidate.stack, CLASSES, maker, **how) for how in ({}, {"regions": None})]  # type: ignore[arg-type]
     assert plain[0] == plain[1]
+
+
+def test_overlapping_segments_are_read_as_the_classes_that_they_were_made_of(tmp_path):
+    """A mask that was written by regions is a hospital's label map again; a set of segments without a class is not."""
+    home = tmp_path / "phantom"
+    write(PhantomSource(scanner="A", patients=3, seed=4, slices=5), home)
+    select, maker = {"ImageType": "ADC"}, ResultMaker(b"k" * 32, "m", "d", datetime(2024, 1, 1))
+    rng, members = np.random.default_rng(0), {"whole": (1, 2, 3), "core": (2, 3), "enhancing": (3,)}
+    for candidate in index_dicom(DicomSource(folder=str(home / "images"), select=select)).candidates:
+        mask = Volume(rng.integers(0, 4, candidate.shape).astype(np.uint8), candidate.affine)
+        for folder, how in (("regions", {"regions": members}), ("classes", {})):
+            (home / folder).mkdir(exist_ok=True)
+            data = seg_bytes(mask, candidate.stack, CLASSES, maker, **how)  # type: ignore[arg-type]
+            (home / folder / f"{candidate.patient}.dcm").write_bytes(data)
+
+    def read(folder: str, **what: Any) -> Any:
+        masks = VolumeMasks(folder=str(home / folder), pattern="{patient}.dcm", **what)
+        source = DicomSource(folder=str(home / "images"), select=select, masks=masks)
+        images = Slices(values="standardized", spacing_mm=1.7, centre="image", slices="all")
+        shares = {"train": 0.5, "validation": 0.0, "test": 0.5}
+        how: dict[str, Any] = {"fractions": shares, "seed": 0, "key": b"k" * 32, "target": "masks"}
+        return read_cohort(source, None, images, classes=CLASSES, **how)
+
+    sets = {"edema": (1,), "necrosis": (1, 2), "enhancing": (1, 2, 3)}
+    cohort, plain = (
+        read("regions", segments=sets).cohort,
+        read("classes", values={c: (n,) for n, c in enumerate(CLASSES, 1)}),
+    )
+    assert len(cohort.patients) == 3 and torch.equal(cohort.mask, plain.cohort.mask) and cohort.mask.max() == 3
+    rejected = read("regions", segments=sets | {"necrosis": (2,)}).rejected
+    assert {each.reason for each in rejected} == {"mask_value"} and "in the segments [1, 2] alone" in rejected[0].detail
+    assert {
+        each.reason
+        for each in read("regions", values=sets | {"necrosis": (2,), "edema": (1,), "enhancing": (3,)}).rejected
+    } == {"bad_mask"}
+
+
+@pytest.mark.parametrize(
+    ("segments", "said"),
+    [
+        ({"a": (1,), "b": (1, 17)}, "segments.b must name segments from 1 to 16, found [1, 17]"),
+        ({"a": (1, 2), "b": (2, 1)}, "segments.b: these are the segments of a"),
+        ({"a": ()}, "segments.a must name segments"),
+        ({"ignore": (1,)}, "segments: no class"),
+        ({"a": (1,), "background": (2,)}, "segments.background: it is where no segment is"),
+    ],
+)
+def test_wrong_segments_are_refused(segments, said):
+    with pytest.raises(SettingsError) as raised:
+        VolumeMasks(folder=".", segments=segments)
+    assert said in str(raised.value)
+    with pytest.raises(SettingsError, match="values: segments say what classes are"):
+        VolumeMasks(folder=".", segments={"a": (1,)}, values={"a": (1,)})

@@ -25,6 +25,7 @@ from pipelines.data.dicom.pixels import DECODERS
 from pipelines.data.dicom.series import LARGEST
 from pipelines.data.headers import Frame
 from pipelines.data.index import convert_read_errors
+from pipelines.data.sources import MOST_SEGMENTS
 from pipelines.data.study import Unusable, Volume
 
 LABEL_MAP = UID("1.2.840.10008.5.1.4.1.1.66.7")  # Label Map Segmentation Storage, which pydicom 3.0 does not name
@@ -40,12 +41,16 @@ class Segments(NamedTuple):
     described: frozenset[int]
 
 
-def read_segmentation(path: Path, names: Sequence[str] | None = None, *, threshold: float = 0.5) -> Volume:
+def read_segmentation(
+    path: Path, names: Sequence[str] | None = None, *, threshold: float = 0.5, overlapping: bool = False
+) -> Volume:
     """Read a segmentation.
 
     names: of class 1, 2, ...; a segment has the class whose name is its label, or whose concept is its coded type
     (`concepts.concept`), and other segments are ignored. None = a segment's number is its class.
     threshold: of a fractional segmentation; if several segments reach it, the highest wins, then the lowest class.
+    overlapping: of a binary one, whether a voxel may be of several classes; then values are uint16, and bit c - 1 is
+    set where class c is, of 16 at most.
 
     Returns:
         (I, J, K) uint8 label map of columns, rows and slices, 0 = background, with its affine in RAS mm. It extends
@@ -71,6 +76,8 @@ def read_segmentation(path: Path, names: Sequence[str] | None = None, *, thresho
         _check_once(frames, grid, kind)
         check_codestream(dataset)
         shape = (columns, rows, grid.slices)
+        if overlapping:
+            return Volume(_segment_sets(dataset, frames, segments, grid, shape, kind), grid.affine)
         if kind == "LABELMAP":
             values = _label_map_from_labels(dataset, segments, grid, shape)
         elif kind == "BINARY":
@@ -200,6 +207,31 @@ def _label_map_from_flags(
                 "segments that are meant.",
             )
         old[inside] = number
+    return values
+
+
+def _segment_sets(
+    dataset: Dataset,
+    frames: Sequence[Frame],
+    segments: Segments,
+    grid: FrameGrid,
+    shape: tuple[int, int, int],
+    kind: str,
+) -> NDArray[np.uint16]:
+    """In each voxel the classes of a BINARY segmentation, as bits. Raises: Unusable: `segmentation_type`,
+    `bad_segment`.
+    """
+    if kind != "BINARY":
+        text = (
+            f"SegmentationType is {kind}, and segments overlap in BINARY ones alone. Name values instead of segments."
+        )
+        raise Unusable("segmentation_type", text)
+    if (most := max(segments.classes.values())) > MOST_SEGMENTS:
+        raise Unusable("bad_segment", f"segment number {most}; up to {MOST_SEGMENTS} may overlap. Export fewer.")
+    values = np.zeros(shape, np.uint16)
+    chosen = _select_frames(frames, segments)
+    for (index, number), plane in zip(chosen, _read_planes(dataset, [index for index, _ in chosen]), strict=True):
+        values[:, :, grid.places[index]] |= plane.astype(np.bool_) * np.uint16(1 << number - 1)
     return values
 
 
