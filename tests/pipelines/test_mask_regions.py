@@ -32,6 +32,7 @@ from pipelines.data.sources import DicomSource, VolumeMasks
 from pipelines.data.study import Volume
 from pipelines.data.writing.dicom_segmentation import seg_bytes
 from pipelines.data.writing.dicom_source import ResultMaker
+from pipelines.dataset import main as dataset
 from pipelines.hospital.hospital import SPLITS, read_cohort_file
 from pipelines.init import main as init
 from pipelines.loader.validation import to_plain
@@ -39,6 +40,7 @@ from pipelines.models.file import parse_ready, read_ready
 from pipelines.models.signed import find_reading_differences, reading_of, settings_of
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
+from pipelines.plan import main as plan
 from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
@@ -210,6 +212,10 @@ def test_from_a_folder_of_nnunet_to_masks_of_regions(tmp_path, monkeypatch):
     assert values == {"whole-only": [1], "core-whole-only": [2], "enhancing": [3], "ignore": [4]}
     drafted["evaluate"]["variants"] = {"clean": {"of": "local", "calibration": "largest"}}
     Path("my.yaml").write_text(yaml.safe_dump(drafted, sort_keys=False))
+    assert plan(["my.yaml", "--small", "-o", "planned.yaml"]) == Exit.OK
+    planned = Path("planned.yaml").read_text()
+    assert load_config("planned.yaml").task.structures == ("whole", "core", "enhancing")  # type: ignore[union-attr]
+    assert "core-whole-only: " in planned, "figures are of classes, which exclude each other"
     assert run(["my.yaml", "--check", "--headers"]) == Exit.OK and run(["my.yaml"]) == Exit.OK
     (home,) = Path("runs").glob("*/sites/north")
     (scores,) = Path("runs").glob("*/report/*/scores.json")
@@ -371,3 +377,44 @@ def test_wrong_segments_are_refused(segments, said):
     assert said in str(raised.value)
     with pytest.raises(SettingsError, match="values: segments say what classes are"):
         VolumeMasks(folder=".", segments={"a": (1,)}, values={"a": (1,)})
+
+
+def test_of_dicom_a_model_writes_a_segment_of_each_region(tmp_path, monkeypatch):
+    """And its hospital's cohort is written for nnU-Net with these regions, called by pseudonyms."""
+    monkeypatch.chdir(tmp_path)
+    write(PhantomSource(scanner="A", patients=6, seed=4, slices=6), Path("site"))
+    for path in Path("site/masks/gland").iterdir():
+        gland = nibabel.load(path)
+        lesion = np.asarray(nibabel.load(Path("site/masks/lesion") / path.name).dataobj) > 0
+        both = np.where(lesion, 2, np.asarray(gland.dataobj) > 0).astype(np.uint8)
+        Path("maps").mkdir(exist_ok=True)
+        nibabel.save(nibabel.Nifti1Image(both, gland.affine), Path("maps") / path.name)
+    masks = {"folder": "maps", "values": {"rest": [1], "lesion": [2]}}
+    source = {"kind": "dicom", "folder": "site/images", "select": {"ImageType": "ADC"}, "masks": masks}
+    regions = {"prostate": ["rest", "lesion"], "lesion": ["lesion"]}
+    task = {"kind": "segmentation", "target": "masks", "classes": ["rest", "lesion"], "regions": regions}
+    images = {"kind": "slices", "size": 16, "spacing_mm": 4.0, "values": "standardized", "centre": "image"}
+    made = {"name": "d", "privacy": "none", "task": task, "sites": {"a": {"source": source}}}
+    made |= {"images": images | {"slices": "all"}, "split": {"train": 0.4, "validation": 0.3, "test": 0.3}}
+    made |= {"model": {"name": "unet", "width": 4, "levels": 2, "norm": "group"}, "audit": {"membership": False}}
+    work = {"batch": 4, "epochs": None, "steps": 2}
+    made["train"] = {"schedule": {"rounds": 1}, "work": work, "methods": {"local": {"name": "local"}}}
+    made["evaluate"] = {"copies": 5, "reference": None}
+    Path("d.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
+    assert run(["d.yaml", "--until", "evaluate"]) == Exit.OK
+    assert predict(["runs/d/sites/a/ready/local.safetensors", "site/images", "--out", "out"]) == Exit.OK
+    lines = [*csv.DictReader(Path("out/predictions.csv").read_text().splitlines())]
+    assert len(lines) == 6 and "region_prostate" not in lines[0] and not Path("out/regions").exists()
+    for line in lines:
+        whole, part = (
+            read_segmentation(Path("out") / line["mask"], (region,)) if float(line[f"{region}_ml"]) else None
+            for region in regions
+        )
+        assert part is None or whole is not None
+        if whole is not None:
+            voxel = abs(np.linalg.det(whole.affine[:3, :3])) / 1000
+            assert (whole.values > 0).sum() * voxel == pytest.approx(float(line["prostate_ml"]), rel=1e-3)
+    assert dataset(["d.yaml", "--out", "raw"]) == Exit.OK
+    described = json.loads(Path("raw/dataset.json").read_text())
+    assert described["labels"] == {"background": 0, "prostate": [1, 2], "lesion": 2}
+    assert described["regions_class_order"] == [1, 2]
