@@ -19,6 +19,7 @@ from pipelines.coordinator.world import World
 from pipelines.data.cohort import Cohort, to_message
 from pipelines.data.images import AnyImages
 from pipelines.data.label_numbers import LabelRange
+from pipelines.data.regions import pack_regions
 from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.overrides import override_settings
@@ -26,7 +27,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.requests.pool import POOL, Pool, Pooled
 from pipelines.runs.store import DiskFolder, digest_json, short_digest
 from pipelines.settings.config import Config, select_device
-from pipelines.settings.task import Classification
+from pipelines.settings.task import AnyTask, Classification, Segmentation
 from privacy.message import Json, to_bytes
 from privacy.release.form import ABSENT
 from privacy.release.gate import Refused
@@ -117,7 +118,8 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
         }
         classes = task.classes if task.kind == "classification" else ()
         pooled = world.ask_all(POOL, world.run(f"pool-{name}"), questions)
-        write_pooled_cohort(hospital, name, pooled, world.config.images, classes, task.number, task.findings)
+        labels = classes, task.number, task.findings
+        write_pooled_cohort(hospital, name, pooled, world.config.images, *labels, of_masks=describe_regions(task))
     return InProcess({CENTRAL: make_worker(hospital)}), {CENTRAL: SiteCohort(name, name)}
 
 
@@ -129,6 +131,14 @@ def _build_pool_question(config: Config, site: str, cohort: str) -> Pool:
     return Pool(cohort=cohort, target="masks" if site == CENTRAL else target)
 
 
+def describe_regions(task: AnyTask) -> dict[str, Json]:
+    """What a recipe says of masks with regions; empty for all other tasks, so that cohorts of older runs stay."""
+    if not isinstance(task, Segmentation) or not task.regions:
+        return {}
+    regions: list[Json] = [[*each] for each in pack_regions(task.regions)]
+    return {"classes": [*task.classes], "regions": regions}
+
+
 def write_pooled_cohort(
     hospital: Hospital,
     name: str,
@@ -137,10 +147,12 @@ def write_pooled_cohort(
     classes: Sequence[str] = (),
     number: LabelRange | None = None,
     findings: Sequence[str] = (),
+    *,
+    of_masks: Mapping[str, Json] | None = None,
 ) -> None:
     """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site.
     seen: what the images are, which their views must know. classes: names of the labels, if not negative and positive.
-    number: the range of labels that are numbers. findings: names of several.
+    number: the range of labels that are numbers. findings: names of several. of_masks: what the recipe says of masks.
 
     Masks, where they are what is learnt, become the cohort's label maps, whatever they were at the sites.
     """
@@ -170,7 +182,7 @@ def write_pooled_cohort(
         mask=empty.clone() if truth.dim() == 1 else truth.to(torch.uint8),
         split=torch.cat(parts["split"]),
         patients=tuple(f"pooled-{number}" for number in range(offset)),
-        recipe={"images": to_plain(seen), **_name_labels(classes, number, findings)},
+        recipe={"images": to_plain(seen), **_name_labels(classes, number, findings), **(of_masks or {})},
     )
     DiskFolder(hospital.cohort_folder(name)).write(COHORT, to_bytes(to_message(cohort)))
 

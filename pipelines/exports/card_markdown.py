@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from pipelines.exports.card import Card
-from privacy.message import as_list
+from privacy.message import as_list, as_mapping
 
 
 def render_markdown(card: Card) -> str:
@@ -40,6 +40,9 @@ def _model(card: Card) -> Iterator[str]:
     names = ", ".join(map(str, as_list(preparation["classes"])))
     several = preparation["task"] == "findings"
     task = f"several findings, each for itself: {names}" if several else f"{preparation['task']} into {names}{order}"
+    each_region = as_mapping(preparation.get("regions", {})).items()
+    regions = [f"{name} ({', '.join(map(str, as_list(members)))})" for name, members in each_region]
+    task += f"; told of as regions, each a union of classes: {', '.join(regions)}" if regions else ""
     yield f"- Task: {task}"
     yield f"- Method: `{json.dumps(method.settings)}`. {method.what}"
     if method.calibration:

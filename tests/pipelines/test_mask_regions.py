@@ -33,6 +33,7 @@ from pipelines.data.study import Volume
 from pipelines.data.writing.dicom_segmentation import seg_bytes
 from pipelines.data.writing.dicom_source import ResultMaker
 from pipelines.dataset import main as dataset
+from pipelines.export import main as export
 from pipelines.hospital.hospital import SPLITS, read_cohort_file
 from pipelines.init import main as init
 from pipelines.loader.validation import to_plain
@@ -235,6 +236,10 @@ def test_from_a_folder_of_nnunet_to_masks_of_regions(tmp_path, monkeypatch):
         assert float(line[f"{region}_ml"]) == pytest.approx(made.sum() * 6.75e-3, abs=1e-4)
     assert predict([model, "raw/south/imagesTs", "--out", "out"]) == Exit.OK
     assert len([*Path("out/regions").rglob("*.nii.gz")]) == 3, "masks of the studies before are removed"
+    card = str(home / "ready" / "local.safetensors"), "--out", "card", "--card"
+    assert export([*card]) == Exit.OK
+    told = "regions, each a union of classes: whole (whole-only, core-whole-only, enhancing), core (core-whole-only"
+    assert told in Path("card/local.card.md").read_text()
     check_model_file(home / "ready" / "local.safetensors", next(home.glob("cohorts/*/cohort.safetensors")))
 
 

@@ -190,6 +190,22 @@ def test_with_pseudonyms_no_file_name_stays(tmp_path, monkeypatch):
     assert json.loads(Path("out/dataset.json").read_text())["channel_names"] == {"0": "CT"}
 
 
+def test_a_hospital_writes_by_its_own_site_file(tmp_path, monkeypatch, capsys):
+    """With the folder that it has for itself, and the same result as of a run on one machine."""
+    monkeypatch.chdir(tmp_path)
+    settings = draft(str(write_raw(Path("raw"))), "a")
+    ingest("a.yaml", settings)
+    site = {"source": settings["sites"]["raw"]["source"]}
+    Path("site.yaml").write_text(
+        yaml.safe_dump({"name": "raw", "kit": "kit", "root": "runs/a/sites/raw", "site": site})
+    )
+    assert dataset(["site.yaml", "--out", "far"]) == Exit.OK and dataset(["a.yaml", "--out", "near"]) == Exit.OK
+    files = {path.relative_to("near"): path.read_bytes() for path in Path("near").rglob("*") if path.is_file()}
+    assert {path.relative_to("far"): path.read_bytes() for path in Path("far").rglob("*") if path.is_file()} == files
+    assert dataset(["site.yaml", "--site", "raw", "--out", "more"]) == Exit.CONFIG
+    assert "this is one; remove it" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_run_whose_files_changed_is_not_written(tmp_path, monkeypatch, capsys):
     """Nor is anything else that is not the cohort: what is wrong is said, and no folder is left."""
     monkeypatch.chdir(tmp_path)

@@ -7,10 +7,12 @@ from pathlib import Path
 import torch
 
 from federation.task import IGNORED
-from pipelines.coordinator.conversations import write_pooled_cohort
+from pipelines.coordinator.conversations import describe_regions, write_pooled_cohort
 from pipelines.data.images import Pictures
+from pipelines.data.stored import structures_of
 from pipelines.hospital.kept import cohort_of
 from pipelines.requests.pool import Pooled
+from pipelines.settings.task import Segmentation
 from small_site import hospital as make_hospital
 
 
@@ -25,3 +27,8 @@ def test_ignored_pixels_stay_ignored_and_are_no_class_of_an_example(tmp_path: Pa
     write_pooled_cohort(hospital, "pooled", pooled, Pictures(size=8))
     cohort = cohort_of(hospital, "pooled")
     assert torch.equal(cohort.mask.long(), masks) and cohort.labels.tolist() == [1, 0, 0]
+    assert structures_of(cohort, 3) == ((1,), (2,)) and [*cohort.recipe] == ["images"]
+    regions = {"whole": ("rim", "core"), "core": ("core",)}
+    task = Segmentation(kind="segmentation", target="masks", classes=("rim", "core"), regions=regions)
+    write_pooled_cohort(hospital, "regions", pooled, Pictures(size=8), of_masks=describe_regions(task))
+    assert structures_of(cohort_of(hospital, "regions"), 3) == ((1, 2), (2,))
