@@ -17,6 +17,7 @@ import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import methods
 from consilium.testing import testbed
@@ -423,3 +424,36 @@ def test_of_dicom_a_model_writes_a_segment_of_each_region(tmp_path, monkeypatch)
     described = json.loads(Path("raw/dataset.json").read_text())
     assert described["labels"] == {"background": 0, "prostate": [1, 2], "lesion": 2}
     assert described["regions_class_order"] == [1, 2]
+
+
+def test_of_pictures_too_the_disc_is_rim_and_cup(tmp_path, monkeypatch):
+    """A PNG of classes, and one of each region beside it; shares are of regions."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for number in range(8):
+        classes = np.zeros((24, 24), np.uint8)
+        classes[4:18, 5:19], classes[8:13, 9:14] = 1, 2
+        shown = np.clip(40 + 80 * classes[..., None] + rng.normal(0, 5, (24, 24, 3)), 0, 255).astype(np.uint8)
+        for folder, values in (("pictures", shown), ("maps", classes)):
+            Path(folder).mkdir(exist_ok=True)
+            Image.fromarray(values).save(Path(folder) / f"p{number}.png")
+    masks = {"folder": "maps", "values": {"rim": [1], "cup": [2]}}
+    source = {"kind": "picture", "folder": "pictures", "table": None, "label": None, "masks": masks}
+    regions = {"disc": ["rim", "cup"], "cup": ["cup"]}
+    task = {"kind": "segmentation", "target": "masks", "classes": ["rim", "cup"], "regions": regions}
+    made = {"name": "f", "privacy": "none", "task": task, "sites": {"a": {"source": source}}}
+    made |= {"images": {"kind": "pictures", "size": 16}, "split": {"train": 0.4, "validation": 0.3, "test": 0.3}}
+    made |= {"model": {"name": "unet", "width": 4, "levels": 2, "norm": "group"}, "audit": {"membership": False}}
+    work = {"lr": 0.02, "batch": 2, "epochs": 4}
+    made["train"] = {"schedule": {"rounds": 3}, "work": work, "methods": {"local": {"name": "local"}}}
+    made["evaluate"] = {"copies": 5, "reference": None}
+    Path("f.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
+    assert run(["f.yaml", "--until", "evaluate"]) == Exit.OK
+    assert predict(["runs/f/sites/a/ready/local.safetensors", "pictures", "--out", "out"]) == Exit.OK
+    for line in csv.DictReader(Path("out/predictions.csv").read_text().splitlines()):
+        classes = np.asarray(Image.open(Path("out") / line["mask"]))
+        for region, own in (("disc", [1, 2]), ("cup", [2])):
+            alone = np.asarray(Image.open(Path("out") / line[f"region_{region}"]))
+            assert np.array_equal(alone, np.isin(classes, own))
+            assert float(line[f"{region}_share"]) == pytest.approx(alone.mean(), abs=1e-5)
+    assert Path("out/regions/disc/p0.png.png").is_file()
