@@ -164,11 +164,19 @@ def render_png(size: tuple[float, float], dpi: int, draw: Callable[[Figure], Non
     return buffer.getvalue()
 
 
-def png_uri(pixels: NDArray[np.uint8]) -> str:
-    """The data URI of a PNG. pixels: (H, W), or (H, W, 3), which are stored as (H, W) where nothing has a colour."""
+def png_uri(pixels: NDArray[np.uint8], palette: NDArray[np.uint8] | None = None) -> str:
+    """The data URI of a PNG, without loss.
+
+    pixels: (H, W), or (H, W, 3), which are stored as (H, W) where nothing has a colour. palette: (n, 4), of which (H,
+    W) are numbers: red, green, blue and alpha.
+    """
     grey = pixels.ndim == 3 and bool((pixels == pixels[..., :1]).all())
-    buffer = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if grey else pixels).save(buffer, "PNG", compress_level=LEVEL)
+    image, buffer = Image.fromarray(pixels[..., 0] if grey else pixels), io.BytesIO()
+    if palette is None:
+        image.save(buffer, "PNG", compress_level=LEVEL)
+    else:
+        image.putpalette(palette[:, :3].tobytes())
+        image.save(buffer, "PNG", compress_level=LEVEL, transparency=palette[:, 3].tobytes())
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 

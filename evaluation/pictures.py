@@ -10,7 +10,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from evaluation.drawing import Picture, png_uri
-from evaluation.tiles import FOUND_COLOUR, GIVEN_COLOUR, LESION, ORGAN, Tile, draw_tile
+from evaluation.tiles import (
+    FOUND_COLOUR,
+    GIVEN_COLOUR,
+    LESION,
+    ORGAN,
+    UNITS,
+    Line,
+    Tile,
+    draw_tile,
+    list_map_colours,
+    split_layers,
+)
 
 SIDE = 168  # pixels of a tile's longer side
 WIDEST = "14rem"  # of a tile in a row that has a meaning: a few large ones would fill the page
@@ -89,13 +100,21 @@ def _list_keys(tiles: Sequence[Tile]) -> str:
 
 
 def _tile_item(tile: Tile, low: float, high: float) -> str:
-    """The list item of a tile: its image and its caption."""
-    scale = SIDE / max(tile.image.shape[:2])
-    height, width = (max(1, round(side * scale)) for side in tile.image.shape[:2])
-    source = png_uri(draw_tile(tile, low, high, (width, height)))
+    """The list item of a tile: its layers in an SVG, and its caption."""
+    height, width = (UNITS * side for side in tile.image.shape[:2])
+    layers, fill = split_layers(tile, low, high, SIDE), f'width="{width}" height="{height}" preserveAspectRatio="none"'
+    sources = [png_uri(layers.ground), *([] if layers.cam is None else [png_uri(layers.cam, list_map_colours())])]
+    drawn = "".join(f'<image href="{source}" {fill}/>' for source in sources) + "".join(map(_draw_line, layers.lines))
     name, alt = html.escape(tile.caption), html.escape(_alternative_text(tile), quote=True)
-    image = f'<img src="{source}" alt="{alt}" width="{width}" height="{height}">'
+    image = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{alt}">{drawn}</svg>'
     return f"<li><figure>{image}<figcaption>{name}</figcaption></figure></li>"
+
+
+def _draw_line(line: Line) -> str:
+    """An outline as a path; the style of the page says that it is not filled and as wide at any size."""
+    opacity = f' stroke-opacity="{line.opacity}"' if line.opacity < 1 else ""
+    dash = f' stroke-dasharray="{line.dash[0]} {line.dash[1]}"' if line.dash else ""
+    return f'<path stroke="{line.colour}" stroke-width="{line.width}"{dash}{opacity} d="{line.path}"/>'
 
 
 def _map_scale() -> str:

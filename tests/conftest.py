@@ -271,7 +271,7 @@ def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None
     """By default figures and images of patients are drawn for the tests of pages (`LOOK_AT_PAGES`), elsewhere none."""
     from evaluation import drawing, tiles
 
-    real, real_panels, real_tile = drawing.render_svg, drawing.render_panels, tiles.draw_tile
+    real, real_panels, real_layers = drawing.render_svg, drawing.render_panels, tiles.split_layers
 
     def drawn(size: tuple[float, float], alt: str, draw: Callable[[Any], None]) -> str:
         if looked_at():
@@ -283,14 +283,14 @@ def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None
             return real_panels(size, alt, draws, share_y=share_y)
         return f'<div class="panels" role="img" aria-label="{html.escape(alt, quote=True)}"></div>'
 
-    def drawn_tile(*given: Any) -> Any:
-        return real_tile(*given) if looked_at() else np.zeros((1, 1, 3), np.uint8)
+    def drawn_layers(*given: Any) -> Any:
+        return real_layers(*given) if looked_at() else tiles.Layers(np.zeros((1, 1), np.uint8), None, ())
 
     evaluating = [] if thorough else [sys.modules[name] for name in [*sys.modules] if name.startswith("evaluation.")]
     with pytest.MonkeyPatch.context() as patch:
         replace_everywhere(patch, evaluating, real, drawn)
         replace_everywhere(patch, evaluating, real_panels, drawn_panels)
-        replace_everywhere(patch, evaluating, real_tile, drawn_tile)
+        replace_everywhere(patch, evaluating, real_layers, drawn_layers)
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import re
@@ -10,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 from evaluation import pictures, records, report
 from evaluation.floors import add_floor
@@ -21,6 +19,7 @@ from evaluation.scoring import gain_rows, score_rows
 from evaluation.study import StudyCase, StudyPage, StudyRun, render_study_page
 from evaluation.study_numbers import StudyRow, summary_csv, table_csv
 from evaluation.wording import Words
+from outlined import fill_path, read_paths
 
 STRUCTURES = ("disc", "cup")
 SITES = {"a": 7, "b": 3}
@@ -124,34 +123,24 @@ def test_a_studys_tables_and_page_have_both_measures_and_the_floor(scored):
     assert "Dice cup" in table_csv(rows)
 
 
-def image(picture, place=0):
-    found = re.findall(r"data:image/png;base64,([A-Za-z0-9+/=]+)", picture.html)[place]
-    return imread(io.BytesIO(base64.b64decode(found)))[..., :3]
-
-
-def near(pixels, colour):
-    wanted = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    return np.argwhere((np.abs(pixels - wanted) < 0.12).all(axis=-1))
-
-
 def test_both_masks_are_drawn_where_they_are_and_the_key_tells_them_apart():
-    grey, given, found = np.zeros((3, 40, 40))
+    grey, given, found = np.zeros((40, 40)), *np.zeros((2, 40, 40), int)
     given[5:15, 5:35], found[25:35, 5:35] = 1, 1
-    tile = pictures.Tile(grey, "p", given_mask=given.astype(int), predicted_mask=found.astype(int))
+    tile = pictures.Tile(grey, "p", given_mask=given, predicted_mask=found)
     sheet = pictures.contact_sheet([tile], title="t", window=(0, 1))
-    pixels = image(sheet)
-    for colour, low, high in ((pictures.GIVEN_COLOUR, 4, 16), (pictures.FOUND_COLOUR, 24, 36)):
-        rows = near(pixels, colour)[:, 0] * 40 / len(pixels)
-        assert len(rows) > 100 and rows.min() >= low - 1 and rows.max() <= high + 1
+    for mask, colour in ((given, pictures.GIVEN_COLOUR), (found, pictures.FOUND_COLOUR)):
+        (path,) = read_paths(sheet.html, colour)
+        assert (fill_path(path, mask.shape) == mask).all()
     assert "given mask" in sheet.html and "the model&#x27;s mask" in sheet.html.replace("'", "&#x27;")
     assert "given mask outlined, the model's mask outlined" in sheet.html.replace("&#x27;", "'")
     less = pictures.contact_sheet([replace(tile, predicted_mask=np.zeros((40, 40), int))], title="t", window=(0, 1))
-    assert "the model found nothing" in less.html and not len(near(image(less), pictures.FOUND_COLOUR))
+    assert "the model found nothing" in less.html and not read_paths(less.html, pictures.FOUND_COLOUR)
 
 
 def test_a_mask_that_fills_the_image_is_still_outlined():
     tile = pictures.Tile(np.zeros((30, 30)), "p", given_mask=np.ones((30, 30), int))
-    assert len(near(image(pictures.contact_sheet([tile], title="t", window=(0, 1))), pictures.GIVEN_COLOUR)) > 100
+    (path,) = read_paths(pictures.contact_sheet([tile], title="t", window=(0, 1)).html, pictures.GIVEN_COLOUR)
+    assert fill_path(path, (30, 30)).all()
 
 
 def test_masks_of_another_shape_are_named():
