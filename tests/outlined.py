@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +41,12 @@ def follow_path(path: str) -> list[NDArray[np.float64]]:
 
 
 def fill_path(path: str, shape: tuple[int, int]) -> NDArray[np.bool_]:
-    """(H, W): whether a pixel's centre lies inside the lines of a path, by how often a ray to the right crosses them."""
+    """(H, W): whether a pixel's centre lies inside the lines of a path: a ray crosses them an odd number of times."""
     inside = np.zeros(shape, bool)
     for row, column in np.ndindex(shape):
         x, y = column + 0.5, row + 0.5 + 1e-3
         for line in follow_path(path):
-            for (x0, y0), (x1, y1) in zip(line[:-1], line[1:], strict=True):
+            for (x0, y0), (x1, y1) in pairwise(line):
                 if (y0 > y) != (y1 > y) and x0 + (y - y0) / (y1 - y0) * (x1 - x0) > x:
                     inside[row, column] ^= True
     return inside

@@ -258,6 +258,29 @@ function addSilence() {
   document.title = document.title.replace(/at work$/, `silent for ${age}`);
 }
 
+// A case with several images shows one, the worst first, and a slider leads through them in their order.
+function addSlider(box) {
+  const worst = box.querySelector("[data-slice]");
+  const views = [...box.querySelectorAll("[data-slice]")].sort((a, b) => a.dataset.slice - b.dataset.slice);
+  if (views.length < 2) return;
+  box.querySelector(".rest").remove();
+  box.append(...views);
+  const name = Object.assign(document.createElement("span"), { ariaHidden: "true" });
+  const range = { type: "range", min: 1, max: views.length, value: views.indexOf(worst) + 1, ariaLabel: `images of ${box.dataset.of}` };
+  const slider = Object.assign(document.createElement("input"), range);
+  const show = () => {
+    const shown = views[slider.value - 1];
+    for (const view of views) view.hidden = view !== shown;
+    const place = `${shown.dataset.name}, ${slider.value} of ${views.length}`;
+    name.textContent = slider.ariaValueText = shown === worst ? `${place}, the worst` : place;
+  };
+  slider.addEventListener("input", show);
+  const line = Object.assign(document.createElement("div"), { className: "slide" });
+  line.append(slider, name);
+  box.prepend(line);
+  show();
+}
+
 addRuns(); // before columns get their buttons
 for (const table of document.querySelectorAll("table")) {
   const body = table.tBodies[0];
@@ -266,6 +289,7 @@ for (const table of document.querySelectorAll("table")) {
   addSorting(table, body);
   addTools(table, body);
 }
+for (const box of document.querySelectorAll(".slices")) addSlider(box);
 addMethods();
 addPointing();
 addSilence();

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from outlined import fill_path, read_paths
 
 from evaluation import pictures, records, report
 from evaluation.floors import add_floor
@@ -19,7 +20,6 @@ from evaluation.scoring import gain_rows, score_rows
 from evaluation.study import StudyCase, StudyPage, StudyRun, render_study_page
 from evaluation.study_numbers import StudyRow, summary_csv, table_csv
 from evaluation.wording import Words
-from outlined import fill_path, read_paths
 
 STRUCTURES = ("disc", "cup")
 SITES = {"a": 7, "b": 3}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from outlined import fill_path, read_paths, read_pictures
 
 from evaluation import figures, heat, patients, pictures, protocols, records, report, scoring, wording
 from evaluation.drawing import INK
@@ -15,7 +16,6 @@ from evaluation.histograms import count_scores
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
 from evaluation.rendering import write_policy
-from outlined import fill_path, read_paths, read_pictures
 
 EVIL = '<b>St. Mary & "Co"</b>'
 VOID = {"meta", "img", "br", "link", "input", "hr"}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from outlined import fill_path, follow_path, read_pictures, read_png
 
 from evaluation.drawing import png_uri
 from evaluation.pictures import SIDE, contact_sheet
@@ -23,7 +24,6 @@ from evaluation.tiles import (
     list_map_colours,
     split_layers,
 )
-from outlined import fill_path, follow_path, read_pictures, read_png
 
 DARK = np.zeros((8, 8))
 NAMES = [("lesion", LESION), ("organ", ORGAN), ("given_mask", GIVEN_COLOUR), ("predicted_mask", FOUND_COLOUR)]
@@ -111,8 +111,8 @@ def test_the_line_of_a_lesion_is_the_same_but_along_the_border_where_it_has_none
         lines = lines_of(name, inner, colour)
         drawn = fill_path(lines[0].path, inner.shape) if lines else np.zeros(inner.shape, bool)
         assert (drawn == (inner > 0)).all()
-        for line in (points for line in lines_of(name, mask, colour) for points in follow_path(line.path)):
-            assert line[:, 0].min() >= 0.5 and line[:, 0].max() <= 6.5 and line[:, 1].max() <= 5.5
+        points = [points for line in lines_of(name, mask, colour) for points in follow_path(line.path)]
+        assert all(x >= 0.5 and x <= 6.5 and 0.5 <= y <= 5.5 for line in points for x, y in line)
 
 
 @pytest.mark.parametrize(("name", "colour"), NAMES)

@@ -15,7 +15,15 @@ from small_run import smallest
 
 from federation.findings import UNKNOWN, encode_findings
 from pipelines.data.cohort import Cohort
-from pipelines.hospital.page.cases import _describe_features, _measure_errors, _select_worst
+from pipelines.hospital.page.cases import (
+    SURE,
+    Answers,
+    _describe_features,
+    _find_worst,
+    _measure_errors,
+    _select_cases,
+)
+from pipelines.hospital.page.slices import MOST_VIEWS, count_views, select_around
 from pipelines.hospital.segmentation import read_patient_scores
 from pipelines.reviews.marks import ShownCases, read_cases
 from privacy.message import from_bytes
@@ -77,23 +85,91 @@ def cohort_of(**recipe: object) -> Cohort:
     lambda each: any(state != UNKNOWN for state, _ in each)))  # fmt: skip
 def test_of_findings_only_the_known_ones_count(each):
     states, p = torch.tensor([[state for state, _ in each]]), torch.tensor([[p for _, p in each]], dtype=torch.float64)
-    errors, _, say = _measure_errors(cohort_of(findings=list(NAMES)), encode_findings(states), p)
+    errors, wrong, _, say = _measure_errors(cohort_of(findings=list(NAMES)), encode_findings(states), p)
     off = {
         name: abs(value - (state == 1)) for name, (state, value) in zip(NAMES, each, strict=True) if state != UNKNOWN
     }
     assert float(errors[0]) == pytest.approx(max(off.values()))
+    assert wrong is not None and bool(wrong[0]) == any(value > 0.5 for value in off.values())
     names = [part.rsplit(" ", 1)[0] for part in say(0).split(", ")]
     assert sorted(names) == sorted(off) and [off[name] for name in names] == sorted(off.values(), reverse=True)
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.floats(0, 1)), min_size=1, max_size=80))
-def test_each_patient_is_shown_once_by_the_worst_example_and_the_worst_first(rows):
-    errors, patients = torch.tensor([by for _, by in rows], dtype=torch.float64), torch.tensor([who for who, _ in rows])
-    worst = _select_worst(errors, torch.arange(len(rows)) + 100, patients)
-    slow = {who: max(by for other, by in rows if other == who) for who, _ in rows}
-    assert [example.by for example in worst] == sorted(slow.values(), reverse=True)[:20]
-    assert all(rows[example.place][1] == example.by and example.row == example.place + 100 for example in worst)
-    assert len({rows[example.place][0] for example in worst}) == len(worst)
+ROWS = st.lists(st.tuples(st.integers(0, 30), st.floats(0, 1), st.booleans()), min_size=1, max_size=120)
+
+
+def answers_of(rows, *, known=True):
+    errors, wrong = torch.tensor([by for _, by, _ in rows], dtype=torch.float64), torch.tensor([w for *_, w in rows])
+    return Answers(errors, wrong if known else None, "", str), torch.tensor([who for who, *_ in rows])
+
+
+@given(ROWS)
+def test_each_patient_is_shown_once_by_the_worst_example_and_wrong_ones_before_right_ones(rows):
+    answers, patients = answers_of(rows)
+    worst = _find_worst(answers, torch.arange(len(rows)) + 100, patients)
+    own = {who: [(wrong, by) for other, by, wrong in rows if other == who] for who, *_ in rows}
+    slow = sorted((max(each) for each in own.values()), reverse=True)
+    assert [(example.is_wrong, example.by) for example in worst] == slow, "wrong first, then how far it is off"
+    assert all(rows[example.place][1:] == (example.by, example.is_wrong) for example in worst)
+    assert all(example.row == example.place + 100 for example in worst)
+    assert len({rows[example.place][0] for example in worst}) == len(worst) == len(own)
+
+
+@given(ROWS)
+def test_wrong_cases_are_shown_and_of_right_ones_those_that_are_unsure_alone(rows):
+    worst = _find_worst(answers_of(rows)[0], torch.arange(len(rows)), answers_of(rows)[1])
+    shown = _select_cases(worst)
+    wrong, right = ([example for example in shown if example.is_wrong is which] for which in (True, False))
+    assert shown == [*wrong, *right] and len(wrong) <= 20 and len(right) <= 10
+    assert all(1 - example.by < SURE for example in right)
+    assert wrong == [example for example in worst if example.is_wrong][:20]
+    assert len(wrong) + len(right) == len({example.row for example in shown})
+
+
+@given(ROWS)
+def test_where_nothing_is_right_or_wrong_the_worst_are_shown(rows):
+    answers, patients = answers_of(rows, known=False)
+    shown = _select_cases(_find_worst(answers, torch.arange(len(rows)), patients))
+    slow = {who: max(by for other, by, _ in rows if other == who) for who, *_ in rows}
+    assert [example.by for example in shown] == sorted(slow.values(), reverse=True)[:20]
+
+
+def slices_of(sizes, *, depth=0, side=4):
+    """A cohort with so many slices of each patient, the last ones first, or of volumes."""
+    rows = [(who, place) for who, size in enumerate(sizes) for place in reversed(range(size))]
+    patient, position = (torch.tensor(each) for each in zip(*rows, strict=True))
+    shape, none = (1, depth, side, side) if depth else (1, side, side), torch.zeros(len(rows), 0)
+    return Cohort(
+        torch.zeros(len(rows), *shape), torch.zeros(len(rows)), patient, position.float(), none, none,
+        (patient % 2).to(torch.int8), tuple(map(str, range(len(sizes)))), recipe={"images": {"kind": "slices"}},
+    )  # fmt: skip
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(1, 15), st.data())
+def test_a_case_shows_its_patients_slices_in_their_order_and_the_worst_is_one_of_them(sizes, most, data):
+    cohort = slices_of(sizes)
+    row = data.draw(st.integers(0, sum(sizes) - 1))
+    around = select_around(cohort, row, None, most)
+    who, places = int(cohort.patient[row]), cohort.position[torch.tensor(around.rows)].int().tolist()
+    assert around.rows[around.worst] == row and {int(cohort.patient[one]) for one in around.rows} == {who}
+    assert len(places) == min(most, sizes[who]) and places == [*range(places[0], places[0] + len(places))]
+    assert around.examples == sizes[who]
+    to_ends = int(cohort.position[row]), sizes[who] - 1 - int(cohort.position[row])
+    around_ends = around.worst, len(places) - 1 - around.worst
+    assert all(near >= min(far, (most - 1) // 2) for near, far in zip(around_ends, to_ends, strict=True))
+
+
+@given(st.integers(1, 40), st.integers(1, 15), st.data())
+def test_of_a_volume_its_slices_are_shown(depth, most, data):
+    plane = data.draw(st.integers(0, depth - 1))
+    around = select_around(slices_of([1, 1], depth=depth), 1, plane, most)
+    assert {*around.rows} == {1} and around.planes[around.worst] == plane and around.examples == depth
+    assert [*around.planes] == [*range(around.planes[0], around.planes[0] + min(most, depth))]
+
+
+@pytest.mark.parametrize(("side", "cases", "views"), [(48, 30, 12), (168, 30, 4), (512, 30, 4), (168, 900, 1)])
+def test_of_large_images_a_case_shows_fewer(side, cases, views):
+    assert count_views(slices_of([1], side=side), cases) == views <= MOST_VIEWS
 
 
 def test_a_line_of_a_table_is_told_by_its_values_and_categories():

@@ -125,7 +125,12 @@ def test_the_page_shows_the_test_patients_on_whom_the_model_is_wrong_most_the_wo
     chances = [float(dict(re.findall(r"(\w+) ([\d.]+)", case.predicted))[case.label]) for case in shown.cases]
     assert len(shown.cases) == 3 == len({case.code for case in shown.cases}) and chances == sorted(chances)
     for article in re.findall(r"<article.*?</article>", page, re.DOTALL):
-        assert article.count("<img ") == 2 and "as the model saw it" in article
+        views = article.count("data-slice=")
+        assert article.count('<svg viewBox="') == 2 * views and article.count("as the model saw it: ") == views > 1
+        assert f"{views - 1} other slices of {views}" in article and article.count("<details") == 1
+        first = article.partition("<details")[0]
+        answer = re.findall(r'data-predicted="([^"]+)"', article)[0]
+        assert first.count("data-slice=") == 1 and f"as the model saw it: {answer}<" in first, "the worst is not folded"
 
 
 def test_marks_are_written_beside_the_page_with_who_when_and_of_what_and_counted_on_it(served, hospital):

@@ -1,4 +1,4 @@
-"""The test patients on whom the hospital's model is wrong most, with their images, for its own page alone."""
+"""The test patients on whom the hospital's model is wrong, with their images, for its own page alone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.cases import MOST_CASES, Case, Cases
+from evaluation.cases import MOST_CASES, MOST_UNSURE, Case, Cases
 from evaluation.decision import Decision
-from evaluation.pictures import contact_rows
 from evaluation.tiles import Tile
 from evaluation.wording import format_number
 from federation.findings import UNKNOWN, YES, decode_findings
@@ -25,8 +24,9 @@ from pipelines.hospital.home_floors import HomeFloor
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import scores_name_of
 from pipelines.hospital.page.looks import compute_case_maps
-from pipelines.hospital.page.outlines import build_case_tiles, kept_values, open_outliner
-from pipelines.hospital.page.pictures import build_tile, describe_label
+from pipelines.hospital.page.outlines import build_case_tiles, kept_values, open_outliner, select_case_slice
+from pipelines.hospital.page.pictures import build_tile, describe_label, select_plane
+from pipelines.hospital.page.slices import Around, count_views, draw_views, select_around
 from pipelines.hospital.page.table import read_features
 from pipelines.hospital.page.tiles import in_words
 from pipelines.hospital.segmentation import kind_of, words_of_kind
@@ -37,16 +37,30 @@ from privacy.release.gate import Refused
 
 COMMAND = "python -m pipelines.review"
 MOST_FACTS = 12  # values of a line of a table, or findings, that are named
+SURE = 0.75
+"""A probability of the given answer, from which on a right answer is not unsure."""
 
 
 class Wrong(NamedTuple):
     """A patient's example on which a model is wrong most. row: in the cohort. place: among the test rows. by: how far
-    the model is off; larger is worse.
+    the model is off; larger is worse. is_wrong: None = the answer is neither right nor wrong.
     """
 
     row: int
     place: int
     by: float
+    is_wrong: bool | None = None
+
+
+class Answers(NamedTuple):
+    """A model's answers on the test rows. errors: (n,) how far each is off. wrong: (n,) bool; None = they are neither
+    right nor wrong. order: what errors are, in words. describe: an answer in words.
+    """
+
+    errors: Tensor
+    wrong: Tensor | None
+    order: str
+    describe: Callable[[int], str]
 
 
 def list_cases(
@@ -69,24 +83,44 @@ def list_cases(
     tensors, test = scores[method], (cohort.split == SPLITS.index("test")).nonzero()[:, 0]
     if len(tensors["y"]) != len(test) or not torch.equal(tensors["y"], cohort.labels[test]):
         return None
-    y, p = tensors["y"], tensors["probabilities"].double()
-    errors, order, describe = _measure_errors(cohort, y, p)
-    wrong = _select_worst(errors, test, cohort.patient[test])
-    maps = compute_case_maps(hospital, by_label.get(method), [example.row for example in wrong])
-    rows = [_build_tiles(cohort, example.row, maps, number) for number, example in enumerate(wrong)]
-    sheets, keys = contact_rows(rows, ["" for _ in rows]) if any(rows) else ([], None)
-    features = read_features(cohort)
+    answers = _measure_errors(cohort, tensors["y"], tensors["probabilities"].double())
+    worst = _find_worst(answers, test, cohort.patient[test])
+    wrong = _select_cases(worst)
+    chosen = [_select_views(cohort, example.row, len(wrong)) for example in wrong]
+    shown_rows = [row for around in chosen for row in around.rows]
+    maps = compute_case_maps(hospital, by_label.get(method), shown_rows)
+    drawn = iter(range(len(shown_rows)))
+    spoken = {row: answers.describe(place) for place, row in enumerate(test.tolist())}
+    tiles = [
+        [
+            _build_tiles(cohort, row, plane, maps, next(drawn), spoken[row])
+            for row, plane in zip(around.rows, around.planes, strict=True)
+        ]
+        for around in chosen
+    ]
+    views, keys = draw_views(cohort, chosen, tiles)
+    features, words = read_features(cohort), words_of_kind(kind_of(cohort))
     shown = [
         Case(
             code=cohort.patients[int(cohort.patient[example.row])],
             label=describe_label(cohort, example.row),
-            predicted=describe(example.place),
-            picture=sheets[number] if sheets else None,
+            predicted=answers.describe(example.place),
+            views=views[number],
+            worst=chosen[number].worst,
+            examples=chosen[number].examples,
             facts=_describe_features(features, example.row),
+            is_wrong=example.is_wrong,
         )
         for number, example in enumerate(wrong)
     ]
-    return Cases(run, method, order, len(torch.unique(cohort.patient[test])), shown, keys, describe_command(hospital))
+    return Cases(
+        *(run, method, answers.order, len(worst), shown, keys, describe_command(hospital)),
+        wrong=None if answers.wrong is None else sum(example.is_wrong is True for example in worst),
+        unsure=sum(_is_unsure(example) for example in worst),
+        sure=SURE,
+        example=words.example,
+        examples=words.examples,
+    )
 
 
 def list_mask_cases(
@@ -113,19 +147,24 @@ def list_mask_cases(
         return None
     means = [_mean_of_known(dice) for dice in values.scores[:, :, 0].tolist()]
     worst = sorted((mean, place) for place, mean in enumerate(means) if math.isfinite(mean))[:MOST_CASES]
-    rows = [build_case_tiles(outliner, int(values.patients[place])) for _, place in worst]
-    sheets, keys = contact_rows(rows, ["" for _ in rows])
+    most = count_views(outliner.cohort, len(worst))
+    starts = [select_case_slice(outliner, int(values.patients[place])) for _, place in worst]
+    chosen = [select_around(outliner.cohort, row, plane, most) for row, plane in starts]
+    views, keys = draw_views(outliner.cohort, chosen, [build_case_tiles(outliner, around) for around in chosen])
     shown = [
         Case(
             code=outliner.cohort.patients[int(values.patients[place])],
             label="its mask",
             predicted=in_words(values.scores[place], structures, unit),
-            picture=sheets[number],
+            views=views[number],
+            worst=chosen[number].worst,
+            examples=chosen[number].examples,
         )
         for number, (_, place) in enumerate(worst)
     ]
-    order = "by Dice, mean over structures"
-    return Cases(run, method, order, len(values.patients), shown, keys, describe_command(hospital))
+    words = words_of_kind(kind_of(outliner.cohort))
+    said = (run, method, "by Dice, mean over structures", len(values.patients))
+    return Cases(*said, shown, keys, describe_command(hospital), example=words.example, examples=words.examples)
 
 
 def describe_command(hospital: Hospital) -> str:
@@ -146,21 +185,21 @@ def _read_scores(
     return scores | {floor.model.method: floor.scores for floor in floors}
 
 
-def _measure_errors(cohort: Cohort, y: Tensor, p: Tensor) -> tuple[Tensor, str, Callable[[int], str]]:
-    """How far each answer (n,) is off, by what that is, and a function that says an answer in words. y: (n,), p: (n,
-    K) of the test rows.
-    """
+def _measure_errors(cohort: Cohort, y: Tensor, p: Tensor) -> Answers:
+    """How far each answer is off, and whether it is wrong. y: (n,), p: (n, K) of the test rows."""
     if names := finding_names(cohort):
         states = decode_findings(y, len(names))
         off = (p - (states == YES).double()).abs().masked_fill(states == UNKNOWN, -1.0)
-        return off.max(dim=1).values, "by the known finding that is farthest off", _say_findings(names, p, off)
+        errors = off.max(dim=1).values
+        order = "by the probability of the known finding that is farthest off"
+        return Answers(errors, errors > 0.5, order, _say_findings(names, p, off))
     if (number := read_range(cohort.recipe)) is not None:
         unit = number.shown_unit
 
         def say_number(place: int) -> str:
             return f"{number.value_at(float(p[place, 0])):.4g} {unit}".strip()
 
-        return (p[:, 0] - y.double() / STEPS).abs(), f"by the difference in {number.what}", say_number
+        return Answers((p[:, 0] - y.double() / STEPS).abs(), None, f"by the difference in {number.what}", say_number)
     classes = label_names(cohort)
 
     def say_class(place: int) -> str:
@@ -168,7 +207,8 @@ def _measure_errors(cohort: Cohort, y: Tensor, p: Tensor) -> tuple[Tensor, str, 
         parts = [f"{classes[k]} {format_number(float(p[place, k]))}" for k in dict.fromkeys((top, true))]
         return ", ".join(parts)
 
-    return 1 - p[torch.arange(len(y)), y], "by the probability that it gives the given class", say_class
+    errors = 1 - p[torch.arange(len(y)), y]
+    return Answers(errors, p.argmax(dim=1) != y, "by the probability that it gives the given class", say_class)
 
 
 def _say_findings(names: Sequence[str], p: Tensor, off: Tensor) -> Callable[[int], str]:
@@ -181,23 +221,53 @@ def _say_findings(names: Sequence[str], p: Tensor, off: Tensor) -> Callable[[int
     return say_worst
 
 
-def _select_worst(errors: Tensor, test: Tensor, patients: Tensor) -> list[Wrong]:
-    """One example of each patient, on which the model is farthest off; the worst patients first."""
+def _find_worst(answers: Answers, test: Tensor, patients: Tensor) -> list[Wrong]:
+    """One example of each patient: a wrong one where there is any, and of these the one that is farthest off. Patients
+    in the same order: wrong ones first, the worst first.
+    """
     worst: dict[int, Wrong] = {}
-    for place, (row, patient, by) in enumerate(zip(test.tolist(), patients.tolist(), errors.tolist(), strict=True)):
-        if patient not in worst or by > worst[patient].by:
-            worst[patient] = Wrong(row, place, by)
-    return sorted(worst.values(), key=lambda example: (-example.by, example.row))[:MOST_CASES]
+    wrong = [None] * len(test) if answers.wrong is None else answers.wrong.tolist()
+    rows = zip(test.tolist(), patients.tolist(), answers.errors.tolist(), wrong, strict=True)
+    for place, (row, patient, by, is_wrong) in enumerate(rows):
+        example = Wrong(row, place, by, is_wrong)
+        if patient not in worst or _rank(example) < _rank(worst[patient]):
+            worst[patient] = example
+    return sorted(worst.values(), key=_rank)
 
 
-def _build_tiles(cohort: Cohort, row: int, maps: tuple[Tensor, Tensor] | None, number: int) -> list[Tile]:
-    """The image with its outlines, and, with a map over it, as the model saw it; none of a line of a table."""
+def _rank(example: Wrong) -> tuple[bool, float, int]:
+    """Sorts examples, the worst first."""
+    return example.is_wrong is False, -example.by, example.row
+
+
+def _is_unsure(example: Wrong) -> bool:
+    """Whether an answer is right, but by a probability below `SURE`."""
+    return example.is_wrong is False and example.by > 1 - SURE
+
+
+def _select_cases(worst: Sequence[Wrong]) -> list[Wrong]:
+    """Of examples in order those that a page shows: no right one that is sure."""
+    unsure = [example for example in worst if _is_unsure(example)]
+    return [*[example for example in worst if example.is_wrong is not False][:MOST_CASES], *unsure[:MOST_UNSURE]]
+
+
+def _select_views(cohort: Cohort, row: int, cases: int) -> Around:
+    """The images that a case shows; none of lines of a table."""
     if cohort.images.dim() < 4:
-        return []
-    tiles = [build_tile(cohort, row)]
-    if maps is not None:
-        tiles.append(build_tile(cohort, row, maps[0][number], ", as the model saw it", maps[1][number]))
-    return tiles
+        return Around((), (), 0, 0)
+    return select_around(cohort, row, select_plane(cohort, row), count_views(cohort, cases))
+
+
+def _build_tiles(
+    cohort: Cohort, row: int, plane: int | None, maps: tuple[Tensor, Tensor] | None, number: int, answer: str
+) -> list[Tile]:
+    """An example, and beside it the model's map over what the model saw, where there is one. number: its place among
+    the maps. answer: the model's, in words.
+    """
+    if maps is None:
+        return [build_tile(cohort, row, text=f", model: {answer}", plane=plane)]
+    seen = build_tile(cohort, row, maps[0][number], f", as the model saw it: {answer}", maps[1][number])
+    return [build_tile(cohort, row), seen]
 
 
 def _describe_features(features: Mapping[str, np.ndarray], row: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from evaluation.drawing import Picture
@@ -13,12 +14,14 @@ from evaluation.masks import Values
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
 from federation.parameters import loaded
+from federation.task import IGNORED
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import target_masks
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import cohort_of, scores_name_of
 from pipelines.hospital.opening import Opening
 from pipelines.hospital.page.looks import load_model
+from pipelines.hospital.page.slices import Around
 from pipelines.hospital.page.tiles import build_mask_tile, describe_sizes, in_words
 from pipelines.hospital.segmentation import (
     kind_of,
@@ -98,12 +101,28 @@ def _draw_sheet(
     return replace(sheet, caption=f"{caption} {sheet.caption}".strip())
 
 
-def build_case_tiles(outliner: Outliner, patient: int) -> list[Tile]:
-    """The images of a test patient with most of the given mask, each with both masks. patient: its number."""
-    _, cohort, test, masks, predict_masks = outliner
-    (rows,) = most_of(masks, [test[cohort.patient[test] == patient]])
-    predicted = predict_masks(rows)
-    return [build_mask_tile(cohort, row, masks[row], mask) for row, mask in zip(rows.tolist(), predicted, strict=True)]
+def select_case_slice(outliner: Outliner, patient: int) -> tuple[int, int | None]:
+    """The row of a test patient's image with most of the given mask, and of a volume the slice; None elsewhere.
+    patient: its number.
+    """
+    _, cohort, test, masks, _ = outliner
+    rows = test[cohort.patient[test] == patient]
+    given = (masks[rows] > 0) & (masks[rows] != IGNORED)
+    row = int(rows[given.flatten(1).sum(dim=1).argmax()])
+    if cohort.images.dim() != 5:
+        return row, None
+    return row, int(((masks[row] > 0) & (masks[row] != IGNORED)).sum(dim=(1, 2)).argmax())
+
+
+def build_case_tiles(outliner: Outliner, around: Around) -> list[list[Tile]]:
+    """Images of a patient, each with both masks."""
+    _, cohort, _, masks, predict_masks = outliner
+    different = torch.tensor(list(dict.fromkeys(around.rows)))
+    predicted = dict(zip(different.tolist(), predict_masks(different), strict=True))
+    return [
+        [build_mask_tile(cohort, row, masks[row], predicted[row], plane=plane)]
+        for row, plane in zip(around.rows, around.planes, strict=True)
+    ]
 
 
 def kept_values(hospital: Hospital, method: TableLine, prefix: str = "") -> Values | None:

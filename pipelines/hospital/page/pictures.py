@@ -71,13 +71,18 @@ def _select_examples(cohort: Cohort, split: int, masks: torch.Tensor | None = No
 
 
 def build_tile(
-    cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "", seen: torch.Tensor | None = None
+    cohort: Cohort,
+    row: int,
+    cam: torch.Tensor | None = None,
+    text: str = "",
+    seen: torch.Tensor | None = None,
+    plane: int | None = None,
 ) -> Tile:
     """An example with its outlines, or with a map. text: behind the label. seen: the image as a method saw it, where
-    that is not the cohort's own.
+    that is not the cohort's own. plane: of a volume; None = `select_plane`.
     """
     label = describe_label(cohort, row)
-    plane = _select_plane(cohort, row)
+    plane = select_plane(cohort, row) if plane is None else plane
     place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
     image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
     image = stretch_colours(cohort, image if seen is None else seen)
@@ -107,7 +112,7 @@ def describe_label(cohort: Cohort, row: int) -> str:
     return f"{number.value_at(int(cohort.labels[row]) / STEPS):.4g} {number.shown_unit}".strip()
 
 
-def _select_plane(cohort: Cohort, row: int) -> int | None:
+def select_plane(cohort: Cohort, row: int) -> int | None:
     """Of a volume, the slice that shows most of the lesion, or else of the gland, or else the middle one."""
     if cohort.images.dim() != 5:
         return None

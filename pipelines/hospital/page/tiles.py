@@ -20,16 +20,22 @@ PLACED = ("", "slices", "volumes")
 
 
 def build_mask_tile(
-    cohort: Cohort, row: int, true_mask: torch.Tensor, predicted_mask: torch.Tensor | None = None, text: str = ""
+    cohort: Cohort,
+    row: int,
+    true_mask: torch.Tensor,
+    predicted_mask: torch.Tensor | None = None,
+    text: str = "",
+    plane: int | None = None,
 ) -> Tile:
-    """An image with its given mask (*spatial), and a model's where there is one; of a volume the slice that shows most
-    of either, the given one first. text: before the patient's code.
+    """An image with its given mask (*spatial), and a model's where there is one. text: before the patient's code.
+    plane: of a volume; None = the slice that shows most of either mask, the given one first.
     """
     true_mask = true_mask.masked_fill(true_mask == IGNORED, 0)
-    image, plane, which = cohort.images[row], None, [true_mask, *([] if predicted_mask is None else [predicted_mask])]
+    image, which = cohort.images[row], [true_mask, *([] if predicted_mask is None else [predicted_mask])]
     if image.dim() == 4:
         areas = [(mask > 0).sum(dim=(1, 2)) for mask in which]
-        plane = next((int(area.argmax()) for area in areas if area.any()), len(true_mask) // 2)
+        if plane is None:
+            plane = next((int(area.argmax()) for area in areas if area.any()), len(true_mask) // 2)
         image, which = image[:, plane], [mask[plane] for mask in which]
     colour = len(image) == 3 and kind_of(cohort) != "slices"  # slices may have their neighbours beside them
     image = stretch_colours(cohort, image)
