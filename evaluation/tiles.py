@@ -7,6 +7,7 @@ small picture that lies over it, and outlines are lines. So what a page holds of
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -77,6 +78,7 @@ def split_layers(tile: Tile, low: float, high: float, most: int) -> Layers:
     return Layers(ground if ground.shape[2] == 3 else ground[..., 0], cam, tuple(_draw_outlines(tile)))
 
 
+@functools.cache
 def list_map_colours() -> NDArray[np.uint8]:
     """The colour of each step of a map and how much it covers: (`STEPS`, 4), red, green, blue and alpha."""
     import matplotlib  # slow to import

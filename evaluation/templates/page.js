@@ -74,18 +74,33 @@ function readWords(cell) {
   return writePlainly(cell.innerText).replace(/\s+/g, " ").trim();
 }
 
-// A cell of a CSV file. A text that a spreadsheet would compute is kept a text.
-function quote(text) {
+// A text that a spreadsheet would compute is kept a text.
+function guard(text) {
   const isNumber = /^[+-]?[\d.]+(e[+-]?\d+)?( ?%)?$/i.test(text);
-  const harmless = /^[=@\t\r+-]/.test(text) && !isNumber ? `'${text}` : text;
-  return /[",\n]/.test(harmless) ? `"${harmless.replaceAll('"', '""')}"` : harmless;
+  return /^[=@\t\r+-]/.test(text) && !isNumber ? `'${text}` : text;
 }
 
-// The table as it is shown, hidden rows left out.
-function writeCsv(table) {
+// A cell of a CSV file.
+function quote(text) {
+  return /[",\t\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+// The texts of a table as it is shown, hidden rows left out.
+function listTexts(table) {
   const rows = [...table.rows].filter((row) => !row.hidden);
-  const listShown = (row) => listCells(row).filter((cell) => !cell.hidden);
-  return rows.map((row) => listShown(row).map((cell) => quote(readWords(cell))).join(",")).join("\r\n");
+  return rows.map((row) => listCells(row).filter((cell) => !cell.hidden).map((cell) => guard(readWords(cell))));
+}
+
+function writeCsv(table) {
+  return listTexts(table).map((row) => row.map(quote).join(",")).join("\r\n");
+}
+
+const HAS_COMMA = new Intl.NumberFormat().format(0.5).includes(","); // the browser's language writes 0,5
+const DECIMAL = /(?<![\w.,])([+-]?\d+)\.(\d+(?:e[+-]?\d+)?)(?!\w|\.\d)/gi;
+
+// For pasting into a spreadsheet whose language writes 0,5: it takes columns by tabs, and 0.5 for a text or a date.
+function writeWithCommas(table) {
+  return listTexts(table).map((row) => row.map((text) => quote(text.replace(DECIMAL, "$1,$2"))).join("\t")).join("\r\n");
 }
 
 async function copyText(text) {
@@ -99,6 +114,25 @@ async function copyText(text) {
   area.select();
   document.execCommand("copy");
   area.remove();
+}
+
+// A button that copies what `write` returns, and says whether it did.
+function makeCopyButton(words, name, write) {
+  const copy = document.createElement("button");
+  copy.type = "button";
+  copy.textContent = words;
+  copy.ariaLabel = `${words}: ${name}`;
+  copy.addEventListener("click", async () => {
+    let outcome = "copied";
+    try {
+      await copyText(write());
+    } catch {
+      outcome = "not copied: the browser refuses";
+    }
+    copy.textContent = outcome;
+    setTimeout(() => (copy.textContent = words), 1500);
+  });
+  return copy;
 }
 
 function addTools(table, body) {
@@ -117,21 +151,8 @@ function addTools(table, body) {
     });
     tools.append(filter);
   }
-  const copy = document.createElement("button");
-  copy.type = "button";
-  copy.textContent = "copy as CSV";
-  copy.ariaLabel = `copy as CSV: ${name}`;
-  copy.addEventListener("click", async () => {
-    let outcome = "copied";
-    try {
-      await copyText(writeCsv(table));
-    } catch {
-      outcome = "not copied: the browser refuses";
-    }
-    copy.textContent = outcome;
-    setTimeout(() => (copy.textContent = "copy as CSV"), 1500);
-  });
-  tools.append(copy);
+  tools.append(makeCopyButton("copy as CSV", name, () => writeCsv(table)));
+  if (HAS_COMMA) tools.append(makeCopyButton("copy with 0,5", name, () => writeWithCommas(table)));
   (table.closest(".scroll") ?? table).before(tools);
 }
 

@@ -141,19 +141,7 @@ def files_of(hospital: Hospital, *, again: bool = False, checked: bool = True) -
     if not isinstance(settings.source, PhantomSource):
         return Files(settings.source, settings.labels, settings.gland)
     folder = _write_phantom(hospital, settings.source)
-    images = str(folder / "images")
-    source = (
-        DicomSource(kind="dicom", folder=images, select=SELECTED[settings.source.contrast])
-        if settings.source.format == "dicom"
-        else NiftiSource(kind="nifti", folder=images)
-    )
-    masks = folder / "masks"
-    labels = (
-        MaskLabels(folder=str(masks / "lesion"))
-        if settings.source.labels == "significant"
-        else TableLabels(file=str(folder / "labels.csv"), slice="slice")
-    )
-    files = Files(source, labels, GlandMask(folder=str(masks / "gland")))
+    files = list_phantom_files(settings.source, folder)
     if not checked:
         return files
     written = DiskFolder(hospital.root / "phantom")
@@ -166,6 +154,23 @@ def files_of(hospital: Hospital, *, again: bool = False, checked: bool = True) -
         write(settings.source, folder)
         written.write(mark, str(survey(*files)["digest"]).encode())
     return files
+
+
+def list_phantom_files(source: PhantomSource, folder: Path) -> Files:
+    """Where `phantom.files.write` writes in this folder."""
+    images, masks = str(folder / "images"), folder / "masks"
+    labels = (
+        MaskLabels(folder=str(masks / "lesion"))
+        if source.labels == "significant"
+        else TableLabels(file=str(folder / "labels.csv"), slice="slice")
+    )
+    return Files(
+        DicomSource(kind="dicom", folder=images, select=SELECTED[source.contrast])
+        if source.format == "dicom"
+        else NiftiSource(kind="nifti", folder=images),
+        labels,
+        GlandMask(folder=str(masks / "gland")),
+    )
 
 
 def _copy_archive(hospital: Hospital, source: ArchiveSource, *, again: bool) -> Path:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -10,9 +13,10 @@ from torch import Tensor
 
 from pipelines.data.cohort import Cohort, read_cohort
 from pipelines.data.images import IMAGES
-from pipelines.hospital.files import files_of, settings_of
+from pipelines.data.pseudonym import make_pseudonym
+from pipelines.hospital.files import Files, files_of, list_phantom_files, settings_of
 from pipelines.hospital.hospital import Hospital
-from pipelines.phantom.patients import PhantomSource, ScannerName
+from pipelines.phantom.patients import PhantomSource, ScannerName, patient_name
 from pipelines.phantom.scanner import SCANNERS
 from privacy.message import as_list
 from privacy.release.gate import Refused
@@ -34,13 +38,39 @@ def rendered_again(hospital: Hospital, cohort: Cohort, scanner: str) -> Tensor:
     Raises:
         Refused: `not_a_phantom`.
     """
+    source = _image_by(hospital, scanner)
+    again = replace(hospital, settings=replace(settings_of(hospital), source=source))
+    return _read_again(hospital, cohort, files_of(again), torch.arange(len(cohort.labels)))
+
+
+def render_rows_again(hospital: Hospital, cohort: Cohort, rows: Sequence[int], scanner: str) -> Tensor:
+    """The same of some rows. Only their patients are written, into a folder that is gone afterwards.
+
+    Raises:
+        Refused: `not_a_phantom`.
+    """
+    from pipelines.phantom.files import write  # writers of DICOM and NIfTI are slow to import
+
+    source, key = _image_by(hospital, scanner), hospital.key()
+    numbers = {make_pseudonym(key, patient_name(source, number)): number for number in range(source.patients)}
+    patients = {cohort.patients[int(cohort.patient[row])] for row in rows}
+    with tempfile.TemporaryDirectory(dir=hospital.scratch()) as place:
+        folder = Path(place) / "again"
+        write(source, folder, sorted(numbers[patient] for patient in patients if patient in numbers))
+        return _read_again(hospital, cohort, list_phantom_files(source, folder), torch.tensor(rows))
+
+
+def _image_by(hospital: Hospital, scanner: str) -> PhantomSource:
+    """The hospital's phantom at another scanner. Raises: Refused: `not_a_phantom`, `malformed_settings`."""
     source = phantom_of(hospital)
     if scanner not in SCANNERS:
         raise Refused("malformed_settings") from ValueError(f"scanner {scanner!r}; known are {', '.join(SCANNERS)}")
+    return replace(source, scanner=cast(ScannerName, scanner))
+
+
+def _read_again(hospital: Hospital, cohort: Cohort, files: Files, rows: Tensor) -> Tensor:
+    """The images of these rows as they are in other files of the same patients; as they were, where none has them."""
     settings = settings_of(hospital)
-    other = replace(source, scanner=cast(ScannerName, scanner))
-    again = replace(hospital, settings=replace(settings, source=other))
-    files = files_of(again)
     reading = read_cohort(
         files.source,
         files.labels,
@@ -57,11 +87,11 @@ def rendered_again(hospital: Hospital, cohort: Cohort, scanner: str) -> Tensor:
         (reading.patients[int(patient)], float(position)): row
         for row, (patient, position) in enumerate(zip(reading.patient, reading.position, strict=True))
     }
-    images = cohort.images.clone()
-    for row, (patient, position) in enumerate(zip(cohort.patient, cohort.position, strict=True)):
-        place = places.get((cohort.patients[int(patient)], float(position)))
+    images = cohort.images[rows].clone()
+    for number, row in enumerate(rows.tolist()):
+        place = places.get((cohort.patients[int(cohort.patient[row])], float(cohort.position[row])))
         if place is not None:
-            images[row] = reading.images[place]
+            images[number] = reading.images[place]
     return images
 
 

@@ -9,7 +9,7 @@ import gzip
 import io
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,8 +49,9 @@ def render(source: PhantomSource, patient: int) -> Rendered:
     return Rendered(*(Volume(values.transpose(2, 1, 0), acquired.affine) for values in acquired[:3]))
 
 
-def write(source: PhantomSource, folder: Path) -> None:
-    """Write all studies of `source` into `folder`: images/, masks/lesion/, masks/gland/ and labels.csv.
+def write(source: PhantomSource, folder: Path, patients: Iterable[int] | None = None) -> None:
+    """Write all studies of `source` into `folder`: images/, masks/lesion/, masks/gland/ and labels.csv. patients: the
+    numbers of those that are written; None = all.
 
     labels.csv has the columns patient, slice (0 = most inferior) and label (1 = CS lesion in the slice, or its grade
     group, or the gland's area in cm2), or a column for each of `PHANTOM_FINDINGS`: 1, 0, or empty. The folder is
@@ -65,7 +66,7 @@ def write(source: PhantomSource, folder: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     rows: list[tuple[str | int | float, ...]] = []
     columns = PHANTOM_FINDINGS if source.labels == "findings" else ("label",)
-    for patient in range(source.patients + source.damaged):
+    for patient in range(source.patients + source.damaged) if patients is None else patients:
         study = make_study(source, patient)
         for place, data in study.files:
             path = part / place

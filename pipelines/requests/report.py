@@ -39,7 +39,8 @@ class Others(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """pictures: False = without them, which only a simulated hospital heeds. lines, names, field: of an external site,
+    """pictures: False = without them, which only a simulated hospital heeds. scanner: of the hospital that images are
+    translated towards, if that is a phantom. lines, names, field: of an external site,
     all of them or none.
     """
 
@@ -60,6 +61,7 @@ class Report:
     window: Window | Absent = ABSENT
     others: Others | Absent = ABSENT
     compared: list[Oracle] | Absent = ABSENT
+    scanner: Line | Absent = ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)

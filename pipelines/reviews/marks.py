@@ -72,8 +72,8 @@ def read_cases(page: str) -> ShownCases:
     if not parser.digest or not parser.cases:
         raise ReviewError(
             "it shows no cases: it is an external site's, or of many simulated hospitals, or of a run that scored no "
-            "model there, or of an earlier version; of the last, `python -m pipelines.run CONFIG --from report` writes "
-            "it anew"
+            "model there, or one that is right and sure of everybody, or of an earlier version; of the last, "
+            "`python -m pipelines.run CONFIG --from report` writes it anew"
         )
     return ShownCases(parser.digest, parser.run, tuple(parser.cases))
 
@@ -156,7 +156,10 @@ def digest_page(path: Path) -> str | None:
 def show_marks(page: str, folder: Path) -> str:
     """A new page with the summary of earlier marks of the same cases; without it, where marks cannot be read."""
     try:
-        return write_summary(page.encode(), summarize_marks(read_marks(folder), read_cases(page))).decode()
+        marks = read_marks(folder)
+        if not marks:  # to read a page of megabytes takes long
+            return page
+        return write_summary(page.encode(), summarize_marks(marks, read_cases(page))).decode()
     except (ReviewError, OSError):
         return page
 

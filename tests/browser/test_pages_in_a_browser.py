@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,7 @@ def test_every_way_in_which_pages_write_numbers_sorts_by_its_size(page):
         assert page.execute_script("return Number.isNaN(readNumber(arguments[0]))", text), text
     for text, cell in (("-2+3+cmd|' /C calc'!A0", "'-2+3+cmd|' /C calc'!A0"), ("+.5*HYPERLINK(1)", "'+.5*HYPERLINK(1)"),
                        ("-0.5", "-0.5"), ("+1.2e-3", "+1.2e-3"), ("95 %", "95 %"), ("@A1", "'@A1")):  # fmt: skip
-        assert page.execute_script("return quote(arguments[0])", text) == cell
+        assert page.execute_script("return guard(arguments[0])", text) == cell
 
 
 def test_scores_sort_by_their_value_and_not_by_their_interval(page):
@@ -399,3 +400,40 @@ def test_pages_of_a_real_run_say_no_error_and_each_table_can_be_sorted(browser, 
         for button in browser.find_elements("css selector", ".sort"):
             browser.execute_script("arguments[0].click()", button)
         assert browser.get_log("browser") == []
+
+
+def test_a_browser_whose_language_writes_commas_copies_them_for_a_spreadsheet(browser, text, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(text, encoding="utf-8")
+    browser.execute_cdp_cmd("Emulation.setLocaleOverride", {"locale": "de-DE"})
+    try:
+        open_page(browser, path.as_uri())
+        assert browser.find_elements("css selector", "[aria-label^='copy with 0,5: ']")
+        for table in browser.find_elements("css selector", "table"):
+            plain = browser.execute_script("return writeCsv(arguments[0])", table)
+            commas = browser.execute_script("return writeWithCommas(arguments[0])", table)
+            rows_of = [*csv.reader(io.StringIO(plain))], [*csv.reader(io.StringIO(commas), delimiter="\t")]
+            for row, german in zip(*rows_of, strict=True):
+                for cell, other in zip(row, german, strict=True):
+                    assert re.sub(r"(?<=\d),(?=\d)", ".", other) == cell, "commas in the place of points"
+                    assert not re.fullmatch(r"[+-]?\d+\.\d+", cell) or other == cell.replace(".", ",")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setLocaleOverride", {})
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        ("0.877", "0,877"), ("-0.5", "-0,5"), ("0.5 to +1.25 (95 %)", "0,5 to +1,25 (95 %)"), ("1.5 MB", "1,5 MB"),
+        ("1.2e-05", "1,2e-05"),
+        ("version 1.2.3", "version 1.2.3"), ("torch2.1", "torch2.1"), ("0.877.", "0,877."), ("a.5, 3.", "a.5, 3."),
+        ("0.1, 0.2", "0,1, 0,2"), (SUM, f"'{SUM}"),
+    ],
+)  # fmt: skip
+def test_a_number_gets_a_comma_and_a_version_keeps_its_points(page, words, written):
+    script = "return guard(arguments[0]).replace(DECIMAL, '$1,$2')"
+    assert page.execute_script(script, words) == written
+
+
+def test_a_browser_whose_language_writes_points_has_one_way_to_copy(page):
+    assert not page.find_elements("css selector", "[aria-label^='copy with']")

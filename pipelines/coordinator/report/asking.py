@@ -22,7 +22,7 @@ from pipelines.runs.store import digest_json, short_digest
 from pipelines.settings.config import Config
 from pipelines.settings.task import Segmentation
 from privacy.message import Json
-from privacy.release.form import ABSENT
+from privacy.release.form import ABSENT, Absent
 
 PICTURED = 32
 """Simulated hospitals whose pages all have pictures; of more only those that the coordinator's figures show."""
@@ -54,6 +54,7 @@ def ask_sites(
             reference=reference,
             spaces=list(config.harmonize.translate) if config.harmonize else [],
             imitated=_read_target(inputs),
+            scanner=_find_scanner(config, _read_target(inputs)),
             compared=oracles or ABSENT,
             methods=lines[site].methods,
             variants=lines[site].variants,
@@ -138,3 +139,9 @@ def _list_oracles(config: Config) -> list[Oracle]:
 def _read_target(inputs: Mapping[str, Path]) -> str | None:
     """The target of harmonization; None if nothing is harmonized."""
     return target_of(inputs["score"]) if "score" in inputs else None
+
+
+def _find_scanner(config: Config, target: str | None) -> str | Absent:
+    """The scanner of the target of harmonization, if that is a phantom."""
+    scanner = None if target is None else getattr(config.sites[target].source, "scanner", None)
+    return ABSENT if scanner is None else str(scanner)

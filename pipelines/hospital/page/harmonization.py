@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from evaluation.drawing import Picture
 from evaluation.gap_rows import Compared, gap_rows
@@ -29,7 +30,8 @@ from privacy.message import Json, as_list, as_mapping, from_bytes
 from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
-REFUSED = " (refused)"
+REFUSED, AS_READ, ORACLE = " (refused)", "as read", "oracle"
+ORACLE_WORDS = "the same simulated patients on the target's scanner: a perfect translation. Real patients have none."
 PAIRS = 6
 """Patients with an image in each space; half of them positive, if there are enough."""
 
@@ -50,7 +52,7 @@ def build_site_harmony(hospital: Hospital, cohort: Cohort, question: Report) -> 
         selected="",
         rows=tuple(_build_row(hospital.name, note) for note in notes),
         maps=maps,
-        translations=tuple(_side_by_side(hospital, cohort, notes)),
+        translations=tuple(_side_by_side(hospital, cohort, notes, value_or_none(question.scanner))),
     )
 
 
@@ -72,33 +74,53 @@ def _build_row(site: str, facts: Mapping[str, Json]) -> SpaceRow:
     return SpaceRow(site, str(facts["space"]), "", tuple(map(str, vetoed)), figures, note, tuple(sentences))
 
 
-def _side_by_side(hospital: Hospital, cohort: Cohort, notes: Sequence[Mapping[str, Json]]) -> Iterator[Picture]:
+def _side_by_side(
+    hospital: Hospital, cohort: Cohort, notes: Sequence[Mapping[str, Json]], scanner: str | None
+) -> Iterator[Picture]:
     """The same images in every space, in one grey window, a patient a row (the paper's figures 7, row 3, and 13):
-    positive ones, then negative ones, in which spots might have appeared. An oracle's column is what they should be.
+    positive ones, then negative ones, in which spots might have appeared. scanner: of the target, if that is a phantom:
+    simulated patients then have a column of what they should be, the oracle.
     """
-    images = {"as read": cohort.images}
+    rows = _select_rows(cohort)
+    images = {AS_READ: cohort.images[rows]}
     for note in notes:
         with suppress(Refused):  # removed since
-            images[f"{note['space']}{REFUSED if note['vetoed'] else ''}"] = cohort_of(
-                hospital, str(note["cohort"])
-            ).images
+            shown = cohort_of(hospital, str(note["cohort"])).images[rows]
+            images[f"{note['space']}{REFUSED if note['vetoed'] else ''}"] = shown
     if len(images) == 1:
         return
+    oracle = _render_oracle(hospital, cohort, rows, scanner)
+    has_oracle = oracle is not None and not any(torch.equal(oracle, each) for each in images.values())
+    if oracle is not None and has_oracle:
+        images[ORACLE] = oracle
     tiles = []
-    for row in _select_rows(cohort):
+    for number, row in enumerate(rows):
         sign = "+" if int(cohort.labels[row]) else "−"
         name = f"{cohort.patients[int(cohort.patient[row])][:8]} {sign}"
         lesion = cohort.lesion[row].numpy() if cohort.lesion.dim() > 2 else None
         for space, each in images.items():
-            image = each[row]
-            shown = ((image.permute(1, 2, 0) + 1) / 2).numpy() if len(image) == 3 else image[0].numpy()
-            first = space == "as read"
-            caption = name if first else space
-            tiles.append(Tile(image=shown, caption=caption, lesion=lesion if first else None))
+            image = each[number]
+            pixels = ((image.permute(1, 2, 0) + 1) / 2).numpy() if len(image) == 3 else image[0].numpy()
+            caption = name if space == AS_READ else space
+            tiles.append(Tile(image=pixels, caption=caption, lesion=lesion if space in (AS_READ, ORACLE) else None))
     sheet = contact_sheet(tiles, title=f"The same images in every space: {', '.join(images)}", columns=len(images))
     refused = [space for space in images if space.endswith(REFUSED)]
     why = f" {', '.join(refused)}: the veto refused it here, and no model learns from it." if refused else ""
-    yield replace(sheet, caption=f"{sheet.caption} A row is a patient, + with and − without a finding.{why}".strip())
+    wanted = f" {ORACLE}: {ORACLE_WORDS}" if has_oracle else ""
+    text = f"{sheet.caption} A row is a patient, + with and − without a finding.{why}{wanted}"
+    yield replace(sheet, caption=text.strip())
+
+
+def _render_oracle(hospital: Hospital, cohort: Cohort, rows: Sequence[int], scanner: str | None) -> Tensor | None:
+    """These rows' images by the target's scanner; None where patients are real, and where there is no such scanner."""
+    from pipelines.hospital.simulated_spaces import render_rows_again  # slow to import
+
+    if scanner is None:
+        return None
+    try:
+        return render_rows_again(hospital, cohort, rows, scanner)
+    except Refused:
+        return None
 
 
 def _select_rows(cohort: Cohort) -> list[int]:
