@@ -49,14 +49,14 @@ def render_rows_again(hospital: Hospital, cohort: Cohort, rows: Sequence[int], s
     Raises:
         Refused: `not_a_phantom`.
     """
-    from pipelines.phantom.files import write  # writers of DICOM and NIfTI are slow to import
+    from pipelines.phantom.files import write_patients  # writers of DICOM and NIfTI are slow to import
 
     source, key = _image_by(hospital, scanner), hospital.key()
     numbers = {make_pseudonym(key, patient_name(source, number)): number for number in range(source.patients)}
     patients = {cohort.patients[int(cohort.patient[row])] for row in rows}
     with tempfile.TemporaryDirectory(dir=hospital.scratch()) as place:
         folder = Path(place) / "again"
-        write(source, folder, sorted(numbers[patient] for patient in patients if patient in numbers))
+        write_patients(source, folder, sorted(numbers[patient] for patient in patients if patient in numbers))
         return _read_again(hospital, cohort, list_phantom_files(source, folder), torch.tensor(rows))
 
 

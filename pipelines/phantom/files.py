@@ -49,9 +49,8 @@ def render(source: PhantomSource, patient: int) -> Rendered:
     return Rendered(*(Volume(values.transpose(2, 1, 0), acquired.affine) for values in acquired[:3]))
 
 
-def write(source: PhantomSource, folder: Path, patients: Iterable[int] | None = None) -> None:
-    """Write all studies of `source` into `folder`: images/, masks/lesion/, masks/gland/ and labels.csv. patients: the
-    numbers of those that are written; None = all.
+def write(source: PhantomSource, folder: Path) -> None:
+    """Write all studies of `source` into `folder`: images/, masks/lesion/, masks/gland/ and labels.csv.
 
     labels.csv has the columns patient, slice (0 = most inferior) and label (1 = CS lesion in the slice, or its grade
     group, or the gland's area in cm2), or a column for each of `PHANTOM_FINDINGS`: 1, 0, or empty. The folder is
@@ -60,13 +59,18 @@ def write(source: PhantomSource, folder: Path, patients: Iterable[int] | None = 
     Raises:
         FileExistsError: `folder` is not empty.
     """
+    write_patients(source, folder, range(source.patients + source.damaged))
+
+
+def write_patients(source: PhantomSource, folder: Path, patients: Iterable[int]) -> None:
+    """The same of some patients, by number. Raises: FileExistsError: `folder` is not empty."""
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"the phantom's folder {folder} is not empty; give a new folder, or remove this one")
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     rows: list[tuple[str | int | float, ...]] = []
     columns = PHANTOM_FINDINGS if source.labels == "findings" else ("label",)
-    for patient in range(source.patients + source.damaged) if patients is None else patients:
+    for patient in patients:
         study = make_study(source, patient)
         for place, data in study.files:
             path = part / place
