@@ -1,4 +1,4 @@
-"""Bytes of the parts of hospitals' own pages, of two versions of the same run.
+"""Bytes of the parts of hospitals' own pages, and how many images of patients they have, of two versions of a run.
 
     python -m benchmarks.studies.page_bytes RUN RUN --names BEFORE NOW --write
 
@@ -37,6 +37,11 @@ def measure_parts(page: Path) -> dict[str, int]:
     return {**parts, "all else": whole - sum(parts.values()), "whole page": whole}
 
 
+def count_images(page: Path) -> int:
+    """Images of patients, each with what is laid over it."""
+    return len(re.findall(r'(?:alt|aria-label)="Image: ', page.read_text(encoding="utf-8")))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write the cells."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -44,15 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--names", nargs=2, default=("before", "now"), help="of the versions")
     parser.add_argument("--write", action="store_true", help="docs/results/data/pages.json")
     options = parser.parse_args(arguments)
-    columns = {
-        f"{site}, {name}": measure_parts(run / "sites" / site / "report.html")
+    pages = {
+        f"{site}, {name}": run / "sites" / site / "report.html"
         for site in SITES
         for name, run in zip(options.names, options.runs, strict=True)
     }
+    columns = {column: measure_parts(page) for column, page in pages.items()}
     rows = [
         [part, *(f"{sizes[part] / 1000:,.0f}".replace(",", " ") for sizes in columns.values())]
         for part in next(iter(columns.values()))
     ]
+    rows.append(["images, how many", *(str(count_images(page)) for page in pages.values())])
     print("\n".join(" | ".join(row) for row in [["kB", *columns], *rows]))
     if options.write:
         command = "python -m benchmarks.studies.page_bytes BEFORE/runs/prostate_adc NOW/runs/prostate_adc --write"
