@@ -106,8 +106,8 @@ def _side_by_side(
     sheet = contact_sheet(tiles, title=f"The same images in every space: {', '.join(images)}", columns=len(images))
     refused = [space for space in images if space.endswith(REFUSED)]
     why = f" {', '.join(refused)}: the veto refused it here, and no model learns from it." if refused else ""
-    wanted = f" {ORACLE}: {ORACLE_WORDS}" if has_oracle else ""
-    text = f"{sheet.caption} A row is a patient, + with and − without a finding.{why}{wanted}"
+    oracle_words = f" {ORACLE}: {ORACLE_WORDS}" if has_oracle else ""
+    text = f"{sheet.caption} A row is a patient, + with and − without a finding.{why}{oracle_words}"
     yield replace(sheet, caption=text.strip())
 
 

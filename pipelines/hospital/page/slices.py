@@ -39,8 +39,8 @@ def select_around(cohort: Cohort, row: int, plane: int | None, most: int) -> Aro
     if plane is not None:
         places = _take_around(int(cohort.images.shape[2]), plane, most)
         return Around([row] * len(places), places, places.index(plane), int(cohort.images.shape[2]))
-    own = ((cohort.patient == cohort.patient[row]) & (cohort.split == cohort.split[row])).nonzero()[:, 0]
-    rows = own[torch.argsort(cohort.position[own], stable=True)].tolist()
+    patient_rows = ((cohort.patient == cohort.patient[row]) & (cohort.split == cohort.split[row])).nonzero()[:, 0]
+    rows = patient_rows[torch.argsort(cohort.position[patient_rows], stable=True)].tolist()
     places = _take_around(len(rows), rows.index(row), most)
     chosen = [rows[place] for place in places]
     return Around(chosen, [None] * len(chosen), chosen.index(row), len(rows))
