@@ -29,8 +29,8 @@ class View(NamedTuple):
 class Case:
     """A patient. code: the pseudonym. label: the given one, in words, as what is predicted. views: of the patient's
     examples in their order, or of slices of a volume; empty = there are no images. worst: the place of the one that
-    label and prediction are of. examples: the number of all. facts: of a line of a table, its values in words.
-    is_wrong: None = the answer is neither right nor wrong.
+    label and prediction are of. examples: the number of all. called: what they are, in the plural. facts: of a line of
+    a table, its values in words. is_wrong: None = the answer is neither right nor wrong.
     """
 
     code: str
@@ -39,6 +39,7 @@ class Case:
     views: Sequence[View] = ()
     worst: int = 0
     examples: int = 0
+    called: str = "images"
     facts: str = ""
     is_wrong: bool | None = None
 
@@ -50,7 +51,7 @@ class Cases:
     run: whose models these are. method: the model. order: by what they are ordered, in words. patients: that were
     tested. shown: the cases. keys: what outlines and colours mean; None = there are no images. command: with which they
     are marked. wrong, unsure: numbers of patients, shown or not; None = answers are neither right nor wrong. sure: the
-    probability from which on an answer is not unsure. example, examples: what images are called.
+    probability from which on an answer is not unsure. example: what an image is called.
     """
 
     run: str
@@ -64,7 +65,6 @@ class Cases:
     unsure: int = 0
     sure: float = 1.0
     example: str = "image"
-    examples: str = "images"
 
     @property
     def digest(self) -> str:

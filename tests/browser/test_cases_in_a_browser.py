@@ -40,9 +40,11 @@ def make_page(is_wrong: list[bool | None]) -> str:
     for number, wrong in enumerate(is_wrong):
         views = make_views(number)
         worst = min(WORST, len(views) - 1)
-        cases.append(Case(f"patient{number}", "given", "answered", views, worst, len(views) + 7, is_wrong=wrong))
+        cases.append(
+            Case(f"patient{number}", "given", "answered", views, worst, len(views) + 7, "slices", is_wrong=wrong)
+        )
     count = None if None in is_wrong else 3
-    shown = Cases("r", "m", "by it", 9, cases, None, "review", count, 2, 0.75, "slice", "slices")
+    shown = Cases("r", "m", "by it", 9, cases, None, "review", count, 2, 0.75, "slice")
     split = (SplitCount("test", 9, 9, 3),)
     return render_site_page(
         SitePage("t", "west", "r", "2026-11-29", True, "", split, (), (), (), words=Words(), cases=shown)

@@ -37,6 +37,7 @@ MASKS = smallest(
     audit={"membership": False},
 )
 NUMBERS = smallest(name="numbers", task={"kind": "regression", "what": "area", "unit": "cm2", "range": [0.0, 20.0]})
+VOLUMES = {"kind": "volumes", "size": 16, "spacing_mm": 3.0, "depth": 8, "depth_mm": 3.0}
 for source in (site["source"] for site in NUMBERS["sites"].values()):
     source["labels"] = "gland_area"
 
@@ -66,6 +67,33 @@ def test_of_numbers_those_that_are_farthest_off_come_first(finished_run):
     off = [abs(given - predicted) for given, predicted in pairs]
     assert len(off) > 1 and all(case.predicted.endswith(" cm2") for case in shown.cases)
     assert all(after <= before + 0.02 for before, after in pairwise(off)), "as far as is printed"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        smallest(name="whole", images=VOLUMES, model={"name": "cnn", "widths": [8, 8], "norm": "group"}),
+        smallest(
+            name="whole",
+            images={**VOLUMES, "centre": "image"},
+            task={"kind": "segmentation", "target": "gland"},
+            model={"name": "unet", "width": 4, "levels": 2},
+            audit={"membership": False},
+        ),
+    ],
+    ids=["classes", "masks"],
+)
+def test_a_case_of_a_volume_shows_its_slices_and_begins_where_most_of_the_mask_is(finished_run, settings):
+    done = finished_run(settings, figures=True)
+    page, shown = read_page(done, "whole")
+    articles = re.findall(r"<article.*?</article>", page, re.DOTALL)
+    assert len(articles) == len(shown.cases) > 1
+    for article in articles:
+        names = re.findall(r'data-slice="(\d+)" data-name="slice (\d+)"', article)
+        assert sorted(names) == [(str(place), str(place)) for place in range(8)], "all slices, each once"
+        assert "7 other slices of 8" in article.partition("data-slice")[2]
+        captions = re.findall(r"<figcaption>\w+, slice (\d+)", article)
+        assert captions == [name for _, name in names], "each slice is what it is called"
 
 
 def test_the_digest_tells_other_cases_and_other_runs(finished_run):

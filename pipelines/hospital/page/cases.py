@@ -26,7 +26,7 @@ from pipelines.hospital.kept import scores_name_of
 from pipelines.hospital.page.looks import compute_case_maps
 from pipelines.hospital.page.outlines import build_case_tiles, kept_values, open_outliner, select_case_slice
 from pipelines.hospital.page.pictures import build_tile, describe_label, select_plane
-from pipelines.hospital.page.slices import Around, count_views, draw_views, select_around
+from pipelines.hospital.page.slices import Around, count_views, draw_views, name_examples, select_around
 from pipelines.hospital.page.table import read_features
 from pipelines.hospital.page.tiles import in_words
 from pipelines.hospital.segmentation import kind_of, words_of_kind
@@ -99,7 +99,7 @@ def list_cases(
         for around in chosen
     ]
     views, keys = draw_views(cohort, chosen, tiles)
-    features, words = read_features(cohort), words_of_kind(kind_of(cohort))
+    features = read_features(cohort)
     shown = [
         Case(
             code=cohort.patients[int(cohort.patient[example.row])],
@@ -108,6 +108,7 @@ def list_cases(
             views=views[number],
             worst=chosen[number].worst,
             examples=chosen[number].examples,
+            called=name_examples(cohort),
             facts=_describe_features(features, example.row),
             is_wrong=example.is_wrong,
         )
@@ -118,8 +119,7 @@ def list_cases(
         wrong=None if answers.wrong is None else sum(example.is_wrong is True for example in worst),
         unsure=sum(_is_unsure(example) for example in worst),
         sure=SURE,
-        example=words.example,
-        examples=words.examples,
+        example=words_of_kind(kind_of(cohort)).example,
     )
 
 
@@ -159,12 +159,12 @@ def list_mask_cases(
             views=views[number],
             worst=chosen[number].worst,
             examples=chosen[number].examples,
+            called=name_examples(outliner.cohort),
         )
         for number, (_, place) in enumerate(worst)
     ]
-    words = words_of_kind(kind_of(outliner.cohort))
-    said = (run, method, "by Dice, mean over structures", len(values.patients))
-    return Cases(*said, shown, keys, describe_command(hospital), example=words.example, examples=words.examples)
+    facts = (run, method, "by Dice, mean over structures", len(values.patients))
+    return Cases(*facts, shown, keys, describe_command(hospital))
 
 
 def describe_command(hospital: Hospital) -> str:

@@ -69,6 +69,11 @@ def draw_views(
     ], keys
 
 
+def name_examples(cohort: Cohort) -> str:
+    """What the images of a case are, in the plural."""
+    return "slices" if cohort.images.dim() == 5 else words_of_kind(kind_of(cohort)).examples
+
+
 def _name_view(cohort: Cohort, around: Around, place: int) -> str:
     """ "slice 3", by its place in the study where it has one."""
     plane, kind = around.planes[place], kind_of(cohort)
