@@ -14,7 +14,18 @@ from typing import NamedTuple, TypeAlias
 
 from federation.algorithm import Memory
 from privacy.folder import Folder
-from privacy.message import Call, Malformed, Message, from_bytes, seal_parts, to_bytes, unseal_parts
+from privacy.message import (
+    LARGE,
+    Buffer,
+    Call,
+    Malformed,
+    Message,
+    add_checksum,
+    count_bytes,
+    from_bytes,
+    lay_out_bytes,
+    unseal_parts,
+)
 from privacy.release.gate import Refused
 
 Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
@@ -23,11 +34,12 @@ JUMP = 1000
 
 
 class Answer(NamedTuple):
-    """reply: the bytes that may leave the site. memory: committed with the reply. before: the memory at the start of
-    the work. again: whether both were committed earlier, so that no work was done.
+    """reply: the bytes that may leave the site; many of them are those of the committed file. memory: committed with
+    the reply. before: the memory at the start of the work. again: whether both were committed earlier, so that no work
+    was done.
     """
 
-    reply: bytes
+    reply: Buffer
     memory: Memory
     before: Memory
     again: bool
@@ -43,8 +55,7 @@ def answer_once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
     """
     name = f"{call.request}-{call.round}"
     if folder.has(name):
-        reply, memory = _unpack_answer(folder.read(name))
-        return Answer(reply, memory, Message(), True)
+        return Answer(*_unpack_answer(folder.map(name)), Message(), True)
     trained = _list_trained_rounds(folder) if call.request in ("train", "finish") else []
     if any(round_ >= call.round for round_ in trained):
         raise Refused("stale_round")
@@ -54,9 +65,7 @@ def answer_once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
         )
     merged = call.merged.get(site, 0)
     before = load_memory(folder, merged)
-    message, memory = work(before)
-    reply = to_bytes(message)
-    folder.write(name, _pack_answer(reply, to_bytes(memory)))
+    reply, memory = _commit_answer(folder, name, *work(before))
     for round_ in trained if call.request == "train" else []:
         if round_ != merged:
             folder.remove(f"train-{round_}")
@@ -72,26 +81,26 @@ def load_memory(folder: Folder, merged: int) -> Memory:
     name = f"train-{merged}" if merged else "introduce-0"
     if merged and not folder.has(name):
         raise Refused("no_memory")
-    return _unpack_answer(folder.read(name))[1] if folder.has(name) else Message()
+    return _unpack_answer(folder.map(name))[1] if folder.has(name) else Message()
 
 
 def load_newest_memory(folder: Folder) -> Memory:
     """This site's latest memory in this run."""
     names = sorted(folder.names(), key=lambda name: int(name.rpartition("-")[2]))
-    return _unpack_answer(folder.read(names[-1]))[1] if names else Message()
+    return _unpack_answer(folder.map(names[-1]))[1] if names else Message()
 
 
 def load_newest_intact_memory(folder: Folder) -> Memory:
     """This site's latest undamaged memory in a finished run; a damaged file is treated as a missing one."""
     for name in sorted(folder.names(), key=lambda name: -int(name.rpartition("-")[2])):
         with suppress(Malformed):
-            return _unpack_answer(folder.read(name))[1]
+            return _unpack_answer(folder.map(name))[1]
     return Message()
 
 
 def load_stored_reply(folder: Folder, name: str) -> bytes:
     """The reply in a committed file. name: `<request>-<round>`."""
-    return _unpack_answer(folder.read(name))[0]
+    return bytes(_unpack_answer(folder.map(name))[0])
 
 
 def _list_trained_rounds(folder: Folder) -> list[int]:
@@ -100,13 +109,22 @@ def _list_trained_rounds(folder: Folder) -> list[int]:
     return [int(round_) for request, _, round_ in name_parts if request == "train"]
 
 
-def _pack_answer(reply: bytes, memory: bytes) -> bytes:
-    """The bytes of a committed file: length of the reply, reply, memory."""
-    return seal_parts(struct.pack("<Q", len(reply)), reply, memory)
+def _commit_answer(folder: Folder, name: str, message: Message, memory: Memory) -> tuple[Buffer, Memory]:
+    """Write a reply and a memory; returns both, large ones as they lie in the file, so that memory holds neither."""
+    reply, parts = lay_out_bytes(message), lay_out_bytes(memory)
+    size = count_bytes(reply)
+    folder.write_parts(name, add_checksum([struct.pack("<Q", size), *reply, *parts]))
+    if size + count_bytes(parts) <= LARGE:
+        return b"".join(reply), memory
+    return _unpack_answer(folder.map(name))
 
 
-def _unpack_answer(data: bytes) -> tuple[bytes, Memory]:
-    """The reply and the memory of a committed file. Raises: Malformed: it is corrupt."""
+def _unpack_answer(data: memoryview) -> tuple[memoryview, Memory]:
+    """The reply and the memory of a committed file: the length of the reply, the reply, the memory.
+
+    Raises:
+        Malformed: it is corrupt.
+    """
     body = unseal_parts(data)
     (length,) = struct.unpack("<Q", body[:8])
     return body[8 : 8 + length], from_bytes(body[8 + length :])

@@ -270,6 +270,9 @@ class Site:
                 _step_optimizer(self.work, group, state)
             if after is not None:
                 after(module)
+            gradient, extra = {}, {}
+            for p in params.values():
+                p.grad = None  # else it would lie in memory beside the next one
         for name, p in module.named_parameters():
             p.requires_grad_(flags[name])
         loss = sum((value / total for value in sum_losses(losses)), 0.0)  # read once, when all steps are under way

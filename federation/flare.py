@@ -50,15 +50,20 @@ def _main(function: F) -> F:
 class ClientApp:
     """The functions that a hospital's FLARE process publishes."""
 
-    def __init__(self, worker: Worker, caller: Callable[[], str] = lambda: collab.caller) -> None:
-        self._pending, self._caller = Pending(worker), caller
+    def __init__(
+        self, worker: Worker, caller: Callable[[], str] = lambda: collab.caller, *, folder: Path | None = None
+    ) -> None:
+        """folder: see `Pending`."""
+        self._pending, self._caller, self._note = Pending(worker, folder), caller, build_collector()
 
     @_publish
     def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
         """See `Pending.answer`; callers other than the coordinator get an error code."""
         if self._caller() != COORDINATOR:
             return wire.code_answer("not_the_coordinator")
-        return self._pending.answer(key, question, wait_s)
+        answer = self._pending.answer(key, question, wait_s)
+        self._note(len(question) + len(answer))
+        return answer
 
 
 class Proxy(Protocol):

@@ -155,13 +155,19 @@ MEAN = Mean()
 
 
 def reference_of(name: str, value: Tensor, sent: Message) -> Tensor:
-    """What a tensor of a reply began as: the sent tensor of its name, or the sent model's, where the reply has a buffer
-    in a role of its own; zeros, where nothing of its form was sent. Returns float64.
+    """What a tensor of a reply began as, by `find_reference`, in float64; zeros, where nothing of its form was sent."""
+    before = find_reference(name, value, sent)
+    return torch.zeros_like(value, dtype=torch.float64) if before is None else before.double()
+
+
+def find_reference(name: str, value: Tensor, sent: Message) -> Tensor | None:
+    """The sent tensor of the same name, or the sent model's, where the reply has a buffer in a role of its own; None,
+    where nothing of its form was sent.
     """
     for key in (name, name.replace("buffer/", "model/", 1)):
         if key in sent.tensors and sent.tensors[key].shape == value.shape and not name.startswith(DIFFERENCES):
-            return sent.tensors[key].double()
-    return torch.zeros_like(value, dtype=torch.float64)
+            return sent.tensors[key]
+    return None
 
 
 DIFFERENCES = ("control/", "gradient/")

@@ -16,7 +16,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from federation.merging import DIFFERENCES, Replies, reference_of
+from federation.merging import DIFFERENCES, Replies, find_reference
+from federation.parameters import split_numbers
 from privacy.message import Json, Message, as_mapping
 
 Counts = Mapping[str, Mapping[str, int]]
@@ -75,12 +76,13 @@ def measure_updates(replies: Replies, sent: Replies, counts: Counts) -> dict[str
     differences = [n for n, like in form.items() if like.is_floating_point() and n.startswith(DIFFERENCES)]
     away = torch.zeros(len(replies), dtype=torch.float64)
     for name in differences:
-        away += _stack_updates(name, replies, sent).square().sum(dim=1)
+        for updates in _stack_updates(name, replies, sent):
+            away += updates.square().sum(dim=1)
     apart = _relate_to_median(away.clamp(max=HUGE).sqrt().tolist(), [1.0] * len(replies))
     square = {part: torch.zeros(len(replies), dtype=torch.float64) for part in (False, True)}
     dot, center_square = torch.zeros(len(replies), dtype=torch.float64), 0.0
-    for name in names:
-        updates = _stack_updates(name, replies, sent)
+    pieces = ((name, updates) for name in names for updates in _stack_updates(name, replies, sent))
+    for name, updates in pieces:
         is_statistic = name.endswith(STATISTICS)
         square[is_statistic] += updates.square().sum(dim=1)
         if not is_statistic:
@@ -105,10 +107,17 @@ def measure_updates(replies: Replies, sent: Replies, counts: Counts) -> dict[str
     }
 
 
-def _stack_updates(name: str, replies: Replies, sent: Replies) -> Tensor:
-    """(K, numbers) float64: one tensor of each reply minus what it began as."""
-    tensors = {site: reply.tensors[name] for site, reply in replies.items()}
-    return torch.stack([(t.double() - reference_of(name, t, sent[site])).flatten() for site, t in tensors.items()])
+def _stack_updates(name: str, replies: Replies, sent: Replies) -> Iterator[Tensor]:
+    """(K, numbers) float64: one tensor of each reply minus what it began as, in pieces of its numbers."""
+    pairs = []
+    for site, reply in replies.items():
+        tensor = reply.tensors[name]
+        before = find_reference(name, tensor, sent[site])
+        pieces = split_numbers(tensor)
+        befores = [torch.zeros(1)] * len(pieces) if before is None else split_numbers(before)
+        pairs.append(zip(pieces, befores, strict=True))
+    for piece_by_site in zip(*pairs, strict=True):
+        yield torch.stack([piece.double() - before.double() for piece, before in piece_by_site])
 
 
 def _relate_counts(replies: Replies, counts: Counts) -> list[float]:

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from federation.algorithm import State
 from federation.parameters import section
 from privacy.folder import Folder
 from privacy.formats import check_format
 from privacy.message import (
+    CHECKSUM,
+    LARGE,
     Json,
     Malformed,
     Message,
+    add_checksum,
     as_list,
     as_mapping,
     from_bytes,
+    lay_out_bytes,
     seal_parts,
     to_bytes,
     unseal_parts,
@@ -97,7 +101,7 @@ def save_outcome(
     earlier = {
         f"{EARLIER}/{r}/{name}": value for r, state in outcome.earlier.items() for name, value in state.tensors.items()
     }
-    folder.write(STATE, seal_parts(to_bytes(Message({**outcome.state.tensors, **earlier}, facts))))
+    folder.write_parts(STATE, add_checksum(lay_out_bytes(Message({**outcome.state.tensors, **earlier}, facts))))
 
 
 def load_outcome(folder: Folder, run: str) -> Outcome | None:
@@ -108,7 +112,7 @@ def load_outcome(folder: Folder, run: str) -> Outcome | None:
     """
     if not folder.has(STATE):
         return None
-    saved = from_bytes(unseal_parts(folder.read(STATE)))
+    saved = from_bytes(unseal_parts(folder.map(STATE)))
     facts = saved.facts
     check_format(facts.get("format"), FORMAT, f"the state of {run}")
     if facts["run"] != run:
@@ -142,6 +146,20 @@ def load_outcome(folder: Folder, run: str) -> Outcome | None:
             for name, facts_of_state in earlier.items()
         },
     )
+
+
+def move_to_file(folder: Folder, outcome: Outcome) -> Outcome:
+    """A saved outcome whose states, if they are large, lie in the file that was saved, and no longer in memory."""
+    states = {f"{EARLIER}/{r}/": state for r, state in outcome.earlier.items()} | {"": outcome.state}
+    if sum(tensor.nbytes for state in states.values() for tensor in state.tensors.values()) <= LARGE:
+        return outcome
+    saved = from_bytes(folder.map(STATE)[CHECKSUM:]).tensors
+    moved = {
+        prefix: Message({name: saved[f"{prefix}{name}"] for name in state.tensors}, state.facts)
+        for prefix, state in states.items()
+    }
+    earlier = {r: moved[f"{EARLIER}/{r}/"] for r in outcome.earlier}
+    return replace(outcome, state=moved[""], earlier=earlier)
 
 
 def _join_rounds(records: Sequence[Mapping[str, Json]], name: str) -> dict[str, dict[str, Json]]:

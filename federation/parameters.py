@@ -12,6 +12,8 @@ from privacy.message import Params
 
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Layers that normalize."""
+PIECE = 2**20
+"""Numbers of a tensor that are computed with at a time, where a result beside it would take as much memory again."""
 
 
 def read_parameters(module: nn.Module) -> Params:
@@ -69,14 +71,27 @@ def average_models(models: Sequence[Params], weights: Sequence[float]) -> Params
 
 
 def _average_tensors(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """The mean of tensors weighted by shares; of integers the maximum."""
+    """The mean of tensors weighted by shares; of integers the maximum. Large ones are averaged in pieces, each number
+    by itself: memory holds no float64 of all.
+    """
     first = tensors[0]
+    if first.numel() > PIECE and all(tensor.is_contiguous() for tensor in tensors):
+        mean = torch.empty_like(first)
+        pieces = zip(split_numbers(mean), *map(split_numbers, tensors), strict=True)
+        for piece, *parts in pieces:
+            piece.copy_(_average_tensors(parts, shares))
+        return mean
     if not first.is_floating_point():
         return torch.stack(list(tensors)).amax(dim=0)
     total = torch.zeros_like(first, dtype=torch.float64)
     for tensor, share in zip(tensors, shares, strict=True):
         total += share * tensor.double()
     return total.to(first.dtype)
+
+
+def split_numbers(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The numbers of a tensor in order, in pieces of at most `PIECE`: (m,) each, one of none."""
+    return torch.split(tensor.reshape(-1), PIECE)
 
 
 def add_scaled(params: Params, *, plus: Params, times: float = 1.0) -> Params:

@@ -33,15 +33,18 @@ from federation.randomness import use_seed
 from federation.task import Task
 from privacy.folder import Folder
 from privacy.message import (
+    LARGE,
+    Buffer,
     Call,
     Json,
     Malformed,
     Message,
     Params,
+    add_checksum,
     as_mapping,
+    count_bytes,
     from_bytes,
-    seal_parts,
-    to_bytes,
+    lay_out_bytes,
     unseal_parts,
     whole_of,
 )
@@ -65,7 +68,7 @@ Look: TypeAlias = Callable[[nn.Module], Mapping[str, Json]]
 _IDLE: dict[tuple[Algorithm, Task, torch.dtype], nn.Module] = {}
 """The network that scored the last model, filled with zeros, for reuse: to build one takes as long as the rest of a
 short round outside of training. It is removed while it is in use. Networks with dropout are not kept: building one
-draws random numbers, and dropout continues from there.
+draws random numbers, and dropout continues from there. Large ones are not kept: they would lie in memory in training.
 """
 
 
@@ -109,6 +112,7 @@ def answer_training_call(
         algorithm, site, call, received, method_memory, memory, scored=scored, look=look
     )
     packed = _pack_models(models, call, params, memory, averaged=averaged)
+    del params
     if call.request == "finish":
         _write_models(models, packed)
         return Message({}, {"algorithm": {}, **validation}), Message(
@@ -182,35 +186,40 @@ def _remember_figures(memory: Memory, number: int, measured: Mapping[str, Json])
 
 def _pack_models(
     models: Folder, call: Call, params: Params | None, memory: Memory, *, averaged: bool
-) -> dict[str, bytes]:
-    """Name -> bytes of the model after the previous round, if there is one, and of its average with earlier models.
+) -> dict[str, list[Buffer]]:
+    """Name -> parts of the file of the model after the previous round, if there is one, and of its average with earlier
+    models.
 
-    They are made before training goes on, which may change tensors in place.
+    They are copied before training goes on, which may change tensors in place. Large ones are written at once instead:
+    a copy would lie in memory beside what training needs.
 
     Raises:
         Malformed: the average of the models before is gone.
     """
     if params is None:
         return {}
-    number, packed = call.round - 1, dict[str, bytes]()
+    number, packed = call.round - 1, dict[str, list[Buffer]]()
     if averaged:  # written first, so that a model never lies there without its average
         last, count = last_scored_round(memory), 1
         new: Params = {name: value.detach().cpu() for name, value in params.items()}  # files are read onto the CPU
         if last is not None:
             if not models.has(f"{AVERAGE}{last}"):
                 raise Malformed(f"the average of the models up to round {last} is gone")
-            past = from_bytes(unseal_parts(models.read(f"{AVERAGE}{last}")))
+            past = from_bytes(unseal_parts(models.map(f"{AVERAGE}{last}")))
             count = whole_of(past.facts, "models") + 1
             new = average_model(past.tensors, new, count)
-        packed[f"{AVERAGE}{number}"] = seal_parts(to_bytes(Message(new, {"models": count})))
-    packed[f"{number}"] = seal_parts(to_bytes(Message(params)))
-    return packed
+        packed[f"{AVERAGE}{number}"] = add_checksum(lay_out_bytes(Message(new, {"models": count})))
+    packed[f"{number}"] = add_checksum(lay_out_bytes(Message(params)))
+    if sum(map(count_bytes, packed.values())) <= LARGE:
+        return {name: [b"".join(parts)] for name, parts in packed.items()}
+    _write_models(models, packed)
+    return {}
 
 
-def _write_models(models: Folder, packed: Mapping[str, bytes]) -> None:
+def _write_models(models: Folder, packed: Mapping[str, Sequence[Buffer]]) -> None:
     """Write models under their names."""
-    for name, data in packed.items():
-        models.write(name, data)
+    for name, parts in packed.items():
+        models.write_parts(name, parts)
 
 
 def average_model(past: Params, params: Params, count: int) -> Params:
@@ -235,7 +244,7 @@ def last_scored_round(memory: Memory) -> int | None:
 
 def _read_model(models: Folder, name: str) -> Params:
     """The parameters in a file. Raises: Malformed: it is damaged."""
-    return from_bytes(unseal_parts(models.read(name))).tensors
+    return from_bytes(unseal_parts(models.map(name))).tensors
 
 
 def list_rounds(models: Folder) -> list[int]:
@@ -250,8 +259,10 @@ def list_averages(models: Folder) -> list[int]:
 
 def _put_back(algorithm: Algorithm, task: Task, module: nn.Module) -> None:
     """Keep a network for the next model, with its parameters set to zero. See `_IDLE`."""
-    if not any(isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules()):
-        for tensor in module.state_dict().values():
+    tensors = module.state_dict()
+    has_dropout = any(isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules())
+    if not has_dropout and sum(tensor.nbytes for tensor in tensors.values()) <= LARGE:
+        for tensor in tensors.values():
             tensor.zero_()
         _IDLE.clear()
         _IDLE[algorithm, task, torch.get_default_dtype()] = module

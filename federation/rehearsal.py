@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,11 +14,12 @@ from federation.findings import encode_findings
 from federation.parameters import read_parameters
 from federation.participant import answer_training_call, facts_of_fixed
 from federation.randomness import use_seed
+from federation.spool import move_params_to_file
 from federation.task import STEPS, Task
 from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.events import NOTHING, Event, compose_events
 from privacy.dp.protection import Protection
-from privacy.message import Call, Json, Message, Params, as_mapping
+from privacy.message import Buffer, Call, Json, Message, Params, as_mapping
 
 
 def initial_parameters(algorithm: Algorithm, task: Task, *, seed: int) -> Params:
@@ -28,7 +29,9 @@ def initial_parameters(algorithm: Algorithm, task: Task, *, seed: int) -> Params
 
 
 class Forms(NamedTuple):
-    """A site's introduction and its reply in a round, on zeros."""
+    """A site's introduction and its reply in a round: names, shapes and types of tensors, on torch's device without
+    memory, and facts.
+    """
 
     introduction: Message
     reply: Message
@@ -49,12 +52,20 @@ def rehearse_forms(algorithm: Algorithm, task: Task, work: Work, initial: Params
     site = Site("rehearsal", task, replace(work, epochs=None, steps=1), access)
     with use_seed(0):
         introduction = algorithm.introduce(site)
-        state = algorithm.start(initial, {site.name: introduction})
+        state = algorithm.start(move_params_to_file(initial), {site.name: introduction})
+        del initial
         call = Call("rehearsal", 1, "train", {})
-        reply, _ = algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)
+        reply = algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)[0]
+        reply = Message(move_params_to_file(reply.tensors), reply.facts)
         algorithm.merge(state, {site.name: reply})
-    introduction_form = Message(introduction.tensors, {"algorithm": dict(introduction.facts), **facts_of_fixed(task)})
-    return Forms(introduction_form, Message(reply.tensors, {"algorithm": dict(reply.facts)}))
+    introduced = {"algorithm": dict(introduction.facts), **facts_of_fixed(task)}
+    replied: dict[str, Json] = {"algorithm": dict(reply.facts)}
+    return Forms(_drop_numbers(introduction, introduced), _drop_numbers(reply, replied))
+
+
+def _drop_numbers(message: Message, facts: Mapping[str, Json]) -> Message:
+    """The form of a message, with these facts."""
+    return Message({name: tensor.detach().to("meta") for name, tensor in message.tensors.items()}, facts)
 
 
 class Rehearsed(NamedTuple):
@@ -118,7 +129,13 @@ class _Nowhere:
     def write(self, name: str, data: bytes) -> None:
         pass
 
+    def write_parts(self, name: str, parts: Sequence[Buffer]) -> None:
+        pass
+
     def read(self, name: str) -> bytes:
+        raise FileNotFoundError(name)
+
+    def map(self, name: str) -> memoryview:
         raise FileNotFoundError(name)
 
     def has(self, name: str) -> bool:

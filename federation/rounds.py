@@ -24,7 +24,7 @@ from federation.buffering import (
 from federation.engine import Eager, Engine
 from federation.merging import MEAN, Rule
 from federation.notices import Update, add_updates, measure_updates, use_released_counts
-from federation.outcome import Outcome, load_outcome, save_outcome
+from federation.outcome import Outcome, load_outcome, move_to_file, save_outcome
 from federation.participant import best_round
 from federation.questions import (
     add_sent_bytes,
@@ -207,12 +207,14 @@ def conduct_training(
     if outcome is None:
         outcome = _ask_introductions(engine, algorithm, run, initial, opening, forms.introduction, trust)
         save_outcome(folder, run, outcome)
+        outcome = move_to_file(folder, outcome)
     while outcome.round < schedule.rounds:
         between(outcome)
         outcome = _run_round(engine, algorithm, run, outcome, forms.reply, schedule, seed, trust, merges)
         if schedule.is_over(outcome, trust.rule):  # the current model is final, as when all sites have retired
             outcome = replace(outcome, round=schedule.rounds)
         save_outcome(folder, run, outcome, since=find_oldest(merges, outcome.round))
+        outcome = move_to_file(folder, outcome)
     between(outcome)
     if outcome.round == schedule.rounds:
         outcome = finish_training(engine, algorithm, run, outcome, trust=trust)

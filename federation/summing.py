@@ -13,12 +13,13 @@ hold for so many hospitals is refused, never wrapped.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from federation.algorithm import Algorithm, is_summable
+from federation.parameters import split_numbers
 from privacy.message import Call, Json, Message, as_mapping
 from privacy.secure_sum import add_words, mask_words
 
@@ -61,7 +62,7 @@ def has_words(form: Message) -> bool:
 def masked_form(form: Message) -> Message:
     """The form of a hidden reply. form: of the reply itself."""
     size = 2 + sum(tensor.numel() for tensor in form.tensors.values())
-    return Message({MASKED: torch.zeros(size, dtype=torch.int64)}, {"algorithm": {}})
+    return Message({MASKED: torch.zeros(size, dtype=torch.int64, device="meta")}, {"algorithm": {}})
 
 
 def encode_reply(algorithm: Algorithm, reply: Message, hospitals: int) -> Tensor:
@@ -73,19 +74,27 @@ def encode_reply(algorithm: Algorithm, reply: Message, hospitals: int) -> Tensor
     n = int(str(as_mapping(reply.facts["algorithm"])[WEIGHT]))
     weights = getattr(algorithm, "merge_weights", None) or getattr(algorithm, "weights", "size")
     weight = 1 if weights == "uniform" else n
-    parts = [torch.tensor([weight, n], dtype=torch.int64)]
-    largest = 2.0**62 / max(1, hospitals)
+    words = torch.empty(2 + sum(tensor.numel() for tensor in reply.tensors.values()), dtype=torch.int64)
+    words[:2] = torch.tensor([weight, n])
+    largest, place = 2.0**62 / max(1, hospitals), 2
     for name, tensor in sorted(reply.tensors.items()):
-        flat = tensor.detach().cpu().flatten()
-        if not name.startswith(f"{SUM}/"):
-            exact = (flat.double() * (weight * FRACTION)).round()
-            if not bool((exact.abs() < largest).all()):  # NaN is not
-                raise Unsummable(f"{name} holds a number that is not finite, or too large to be added up")
-            flat = exact.long()
-        elif len(flat) and not max(-int(flat.min()), int(flat.max())) < largest:
-            raise Unsummable(f"{name} holds a sum that is too large to be added up")
-        parts.append(flat)
-    return torch.cat(parts)
+        is_sum = name.startswith(f"{SUM}/")
+        for piece in split_numbers(tensor.detach().cpu()):
+            words[place : place + len(piece)] = _encode_numbers(name, piece, None if is_sum else weight, largest)
+            place += len(piece)
+    return words
+
+
+def _encode_numbers(name: str, numbers: Tensor, weight: int | None, largest: float) -> Tensor:
+    """Numbers as words (m,), weighted; None: as they are. name: of their tensor. Raises: Unsummable."""
+    if weight is not None:
+        exact = (numbers.double() * (weight * FRACTION)).round()
+        if not bool((exact.abs() < largest).all()):  # NaN is not
+            raise Unsummable(f"{name} holds a number that is not finite, or too large to be added up")
+        return exact.long()
+    if len(numbers) and not max(-int(numbers.min()), int(numbers.max())) < largest:
+        raise Unsummable(f"{name} holds a sum that is too large to be added up")
+    return numbers
 
 
 def hide_reply(
@@ -119,7 +128,8 @@ def reveal_sum(replies: Mapping[str, Message], form: Message) -> Message:
     Raises:
         Unsummable: as `decode_sum`.
     """
-    return decode_sum(add_words([reply.tensors[MASKED] for reply in replies.values()]), form)
+    masked = [reply.tensors[MASKED] for reply in replies.values()]
+    return _decode_words(lambda start, end: add_words([words[start:end] for words in masked]), form)
 
 
 def decode_sum(words: Tensor, form: Message) -> Message:
@@ -128,17 +138,24 @@ def decode_sum(words: Tensor, form: Message) -> Message:
     Raises:
         Unsummable: the hospitals have no weight, so that there is no mean.
     """
-    weight, n = int(words[0]), int(words[1])
+    return _decode_words(lambda start, end: words[start:end], form)
+
+
+def _decode_words(read: Callable[[int, int], Tensor], form: Message) -> Message:
+    """As `decode_sum`. read: gives the words of the sum from one place to another, so that no more are in memory."""
+    weight, n = (int(word) for word in read(0, 2))
     if weight <= 0:
         raise Unsummable(f"the hospitals' weights add up to {weight}")
     tensors, place = dict[str, Tensor](), 2
     for name, like in sorted(form.tensors.items()):
-        part = words[place : place + like.numel()].view(like.shape)
-        place += like.numel()
-        if not name.startswith(f"{SUM}/"):
-            mean = part.double() / (weight * FRACTION)
-            part = (mean if like.is_floating_point() else mean.round()).to(like.dtype)
-        tensors[name] = part
+        tensors[name] = torch.empty(like.shape, dtype=torch.int64 if name.startswith(f"{SUM}/") else like.dtype)
+        for piece in split_numbers(tensors[name]):
+            part = read(place, place + len(piece))
+            place += len(piece)
+            if not name.startswith(f"{SUM}/"):
+                mean = part.double() / (weight * FRACTION)
+                part = mean if like.is_floating_point() else mean.round()
+            piece.copy_(part)
     return Message(tensors, {WEIGHT: n})
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from federation.parameters import split_numbers
 from federation.participant import FIXED
 from federation.rehearsal import find_form_differences
 from privacy.message import Json, Message, as_mapping
@@ -71,4 +72,7 @@ def _list_numbers(value: Json) -> Iterator[int | float]:
 
 def _is_sane(tensor: Tensor) -> bool:
     """Whether all values are finite, and small enough that the mean over sites is finite too."""
-    return not tensor.is_floating_point() or bool((tensor.abs() < torch.finfo(tensor.dtype).max / 2**16).all())
+    if not tensor.is_floating_point():
+        return True
+    most = torch.finfo(tensor.dtype).max / 2**16
+    return all(bool((piece.abs() < most).all()) for piece in split_numbers(tensor.detach()))

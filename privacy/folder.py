@@ -13,8 +13,18 @@ class Folder(Protocol):
         """Write or replace."""
         ...
 
+    def write_parts(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
+        """As `write`, of parts one after another, which are not joined in memory."""
+        ...
+
     def read(self, name: str) -> bytes:
         """Read. Raises: FileNotFoundError if the name does not exist."""
+        ...
+
+    def map(self, name: str) -> memoryview:
+        """What `read` reads, as writable memory that belongs to the reader; of a large file each page is read when it
+        is needed.
+        """
         ...
 
     def has(self, name: str) -> bool:

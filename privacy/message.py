@@ -9,29 +9,40 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import mmap
 import os
 import re
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import safetensors
 from safetensors import SafetensorError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
 
 # `safetensors.torch` imports torch, which takes seconds. It is imported only where tensors are read or written, so that
 # code that needs facts alone, such as the ledger's reader, starts at once.
 Params: TypeAlias = "Mapping[str, Tensor]"
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Buffer: TypeAlias = "bytes | memoryview"
+BufferT = TypeVar("BufferT", bytes, memoryview)
 
 CHECKSUM = 32  # bytes of a sha256, before the parts of a sealed file
 FACTS = "facts"  # the one key of the safetensors metadata block
+LARGE = 2**24
+"""Bytes of tensors from which memory counts for more than the time of one more read from the disk."""
+TYPES = ("uint64", "int64", "float64", "complex64", "float32", "uint32", "int32", "bfloat16", "float16", "uint16",
+         "int16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool")  # fmt: skip
+"""Torch's types in the order in which safetensors lays out tensors."""
+CODES = ("U64", "I64", "F64", "C64", "F32", "U32", "I32", "BF16", "F16", "U16",
+         "I16", "F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL")  # fmt: skip
+"""Their names in its files."""
 SYSTEM = re.compile(r"\(os error (\d+)\)")  # how Rust, in which safetensors is written, prints a system's error
 
 
@@ -142,8 +153,39 @@ def to_bytes(message: Message) -> bytes:
     return bytes(safetensors.serialize(specs, metadata={FACTS: facts}))
 
 
-def from_bytes(data: bytes) -> Message:
-    """Read what `to_bytes` wrote.
+def lay_out_bytes(message: Message) -> list[Buffer]:
+    """The bytes of `to_bytes` in parts: a header, and the memory of each tensor, which is not copied.
+
+    So a message is written or hashed without a second copy of it. Whoever changes a tensor changes its part.
+
+    Raises:
+        ValueError: a fact is not JSON, or is not finite.
+    """
+    import torch
+
+    kinds = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in message.tensors.items()}
+    if sys.byteorder == "big" or not set(kinds.values()) <= set(TYPES):
+        return [to_bytes(message)]
+    facts = json.dumps(dict(message.facts), sort_keys=True, allow_nan=False)
+    header, parts, end = dict[str, Any](__metadata__={FACTS: facts}), list[Buffer](), 0
+    for name in sorted(kinds, key=lambda name: (TYPES.index(kinds[name]), name)):
+        tensor = message.tensors[name].detach().cpu().contiguous()
+        code, start, end = CODES[TYPES.index(kinds[name])], end, end + tensor.nbytes
+        header[name] = {"dtype": code, "shape": list(tensor.shape), "data_offsets": [start, end]}
+        parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return [struct.pack("<Q", len(text)) + text, *parts]
+
+
+def count_bytes(parts: Sequence[Buffer]) -> int:
+    """The bytes of all parts."""
+    return sum(len(part) for part in parts)
+
+
+def from_bytes(data: Buffer) -> Message:
+    """Read what `to_bytes` wrote. Tensors of a memoryview, which must be writable, lie in its memory; those of bytes
+    are copied.
 
     Raises:
         Malformed: the bytes are not safetensors, or carry no facts, or facts that are not finite.
@@ -151,11 +193,50 @@ def from_bytes(data: bytes) -> Message:
     from safetensors.torch import load
 
     try:
+        if isinstance(data, memoryview) and sys.byteorder != "big":
+            return _view_message(data)
+        data = bytes(data)
         tensors = load(data)
         (length,) = struct.unpack("<Q", data[:8])
         return Message(tensors, _read_header_facts(data[8 : 8 + length]))
     except (SafetensorError, struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Malformed(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from error
+
+
+def _view_message(view: memoryview) -> Message:
+    """The message in a memory, without a copy. It is as strict as safetensors: tensors follow one another without gaps.
+
+    Raises:
+        ValueError, KeyError, TypeError, struct.error: it is none.
+    """
+    import torch
+
+    (length,) = struct.unpack("<Q", view[:8])
+    header = json.loads(bytes(view[8 : 8 + length]).decode())
+    facts, end, tensors = _read_header_facts(bytes(view[8 : 8 + length])), 0, dict[str, "Tensor"]()
+    if not all(isinstance(text, str) for text in header.pop("__metadata__").values()):
+        raise TypeError("metadata are texts")
+    entries = {name: (entry["data_offsets"], entry["shape"], entry["dtype"]) for name, entry in header.items()}
+    layout = list[tuple[str, int, "dtype", list[int]]]()
+    for name, ((start, stop), shape, code) in sorted(entries.items(), key=lambda item: item[1][0]):
+        kind: dtype = getattr(torch, TYPES[CODES.index(code)])
+        if not all(type(number) is int and number >= 0 for number in (start, stop, *shape)):
+            raise ValueError(f"{name}: sizes are whole numbers")
+        if (start, stop) != (end, end + math.prod(shape) * kind.itemsize):
+            raise ValueError(f"{name}: its bytes do not follow those before it")
+        layout.append((name, 8 + length + start, kind, shape))
+        end = stop
+    if 8 + length + end != len(view):
+        raise ValueError(f"there must be {8 + length + end} bytes")
+    for name, begin, kind, shape in layout:
+        if (count := math.prod(shape)) == 0:
+            tensors[name] = torch.empty(shape, dtype=kind)
+            continue
+        raw = torch.frombuffer(view[begin : begin + count * kind.itemsize], dtype=torch.uint8)
+        if raw.data_ptr() % kind.itemsize:  # behind tensors of smaller numbers
+            raw = raw.clone()
+        tensors[name] = raw.view(kind).reshape(shape)
+    return Message(tensors, facts)
 
 
 def _read_header_facts(header: bytes) -> dict[str, Json]:
@@ -224,6 +305,16 @@ def from_file(path: Path) -> Message:
         raise Malformed(f"{path.name} is not a message: {type(error).__name__}: {error}") from error
 
 
+def map_file(file: IO[bytes]) -> memoryview:
+    """The bytes of a file, which is not empty, as memory: pages are read when they are needed. What is written there
+    changes no file.
+
+    Raises:
+        OSError: there is no memory, or the file is none that can be mapped.
+    """
+    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+
+
 def system_error(error: BaseException, path: Path | None = None) -> OSError | None:
     """The system's error that safetensors reports as text, as an OSError; None for any other of its errors.
 
@@ -249,16 +340,26 @@ def _parse_finite(text: str) -> float:
     return value
 
 
-def seal_parts(*parts: bytes) -> bytes:
-    """The sha256 of the parts, followed by the parts: for files in which a flipped bit must be detected."""
+def digest_parts(parts: Sequence[Buffer]) -> str:
+    """The sha256 of parts one after another, 64 hexadecimal digits."""
     checksum = hashlib.sha256()
     for part in parts:
         checksum.update(part)
-    return b"".join([checksum.digest(), *parts])
+    return checksum.hexdigest()
 
 
-def unseal_parts(data: bytes) -> bytes:
-    """Undo `sealed`.
+def add_checksum(parts: Sequence[Buffer]) -> list[Buffer]:
+    """The sha256 of the parts, and the parts: for files in which a flipped bit must be detected."""
+    return [bytes.fromhex(digest_parts(parts)), *parts]
+
+
+def seal_parts(*parts: Buffer) -> bytes:
+    """`add_checksum` as one."""
+    return b"".join(add_checksum(parts))
+
+
+def unseal_parts(data: BufferT) -> BufferT:
+    """Undo `seal_parts`; of a memoryview it is a part, without a copy.
 
     Raises:
         Malformed: the checksum does not match.

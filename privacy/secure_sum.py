@@ -20,8 +20,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 BITS = 64
+PIECE = 2**20
+"""Words that are masked at a time."""
+Words: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint64]]"
 MISSING = "cryptography is not installed; pip install consilium[sign]"
 PROTOCOL = b"consilium: secure sum, format 1"
 SIGNED = "consilium: public key of a secure sum, format 1"
@@ -115,11 +118,12 @@ def fingerprint(keys: Mapping[str, str]) -> str:
 
 
 def mask_words(words: Tensor, secret: str, keys: Mapping[str, str], *, site: str, context: str) -> Tensor:
-    """The words with this hospital's masks added, modulo 2^64.
+    """The words with this hospital's masks added, modulo 2^64. They are added in place, piece by piece.
 
     Args:
-        words: (m,) int64. secret: this hospital's. keys: hospital -> public key, of all in the sum, this one included;
-        signatures behind them are not looked at here.
+        words: (m,) int64, on the CPU and contiguous, which are changed.
+        secret: this hospital's. keys: hospital -> public key, of all in the sum, this one included; signatures behind
+        them are not looked at here.
         site: this hospital. context: of one sum, such as its run and round; never used for other words.
 
     Raises:
@@ -133,29 +137,33 @@ def mask_words(words: Tensor, secret: str, keys: Mapping[str, str], *, site: str
         raise ValueError(f"the sum names another key of {site} than this hospital's, so its masks would not cancel")
     if len(keys) < 2 or len(set(publics.values())) < len(keys):
         raise ValueError(f"a sum needs two hospitals with different keys, found {', '.join(sorted(keys))}")
-    masked = words.cpu().contiguous().numpy().view(np.uint64).copy()
+    masked = words.numpy().view(np.uint64)
     salt = bytes.fromhex(fingerprint(keys))
     for other in sorted(set(keys) - {site}):
         shared = private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(publics[other])))
-        stream = _expand(shared, salt, json.dumps([context, *sorted((site, other))]).encode(), len(masked))
-        masked = masked + stream if site < other else masked - stream
-    return torch.from_numpy(masked.view(np.int64))
+        streams = _expand(shared, salt, json.dumps([context, *sorted((site, other))]).encode(), len(masked))
+        for start, stream in zip(range(0, len(masked), PIECE), streams, strict=True):
+            part = masked[start : start + PIECE]
+            part += stream if site < other else -stream  # modulo 2^64, both
+    return words
 
 
 def add_words(parts: Sequence[Tensor]) -> Tensor:
     """The sum modulo 2^64, as int64: masks cancel if every hospital of the sum is there. parts: (m,) int64 each."""
     total = np.zeros(len(parts[0]), np.uint64)
     for part in parts:
-        total = total + part.cpu().contiguous().numpy().view(np.uint64)
+        total += part.cpu().contiguous().numpy().view(np.uint64)
     return torch.from_numpy(total.view(np.int64))
 
 
-def _expand(shared: bytes, salt: bytes, info: bytes, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """So many words that look random to whoever lacks the shared secret."""
+def _expand(shared: bytes, salt: bytes, info: bytes, count: int) -> Iterator[Words]:
+    """So many words that look random to whoever lacks the shared secret, at most `PIECE` at a time."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # an extra
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     key = HKDF(SHA256(), 32, salt, PROTOCOL + info).derive(shared)
-    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(BITS // 8 * count))
-    return np.frombuffer(stream, "<u8").astype(np.uint64)
+    encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    for start in range(0, count, PIECE):
+        stream = encryptor.update(bytes(BITS // 8 * min(PIECE, count - start)))
+        yield np.frombuffer(stream, "<u8").astype(np.uint64)

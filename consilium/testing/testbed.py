@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import ClassVar, cast
@@ -34,7 +34,7 @@ from privacy.dp.events import NOTHING, Event
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.folder import Folder
-from privacy.message import Call, Message, Params, as_mapping, from_bytes, unseal_parts
+from privacy.message import Buffer, Call, Message, Params, as_mapping, from_bytes, unseal_parts
 from privacy.release.gate import Refused
 from privacy.secure_sum import KeyPair
 
@@ -49,11 +49,19 @@ class MemoryFolder:
         """Write a file."""
         self.files[name] = bytes(data)
 
+    def write_parts(self, name: str, parts: Sequence[Buffer]) -> None:
+        """Write a file of parts."""
+        self.write(name, b"".join(parts))
+
     def read(self, name: str) -> bytes:
         """A file. Raises: FileNotFoundError: there is none."""
         if name not in self.files:
             raise FileNotFoundError(name)
         return self.files[name]
+
+    def map(self, name: str) -> memoryview:
+        """A file's bytes in memory of the reader's own."""
+        return memoryview(bytearray(self.read(name)))
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""

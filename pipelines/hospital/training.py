@@ -4,7 +4,6 @@ baseline.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -52,7 +51,7 @@ from pipelines.settings.harmonization import default_scale
 from privacy.dp.access import Access, Split, open_access
 from privacy.dp.capability import restrict_access
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, compose_events, describe_event
-from privacy.message import Call, Json, Message, as_mapping, to_bytes
+from privacy.message import Call, Json, Message, as_mapping, digest_parts, lay_out_bytes
 from privacy.release import ledger as ledgers
 from privacy.release.form import value_or_none
 from privacy.release.gate import PRIVACY, Refused, find_unaffordable, lacks_noise
@@ -185,7 +184,7 @@ def _terms_of_sum(start: Opening, opening: Mapping[str, Json], received: Message
     the run's settings, the model that was sent if all get the same, and of shared noise how much each adds, to what.
     """
     common = {name: fact for name, fact in opening.items() if name not in OF_ONE_SITE}
-    model = hashlib.sha256(to_bytes(Message(received.tensors))).hexdigest() if has_one_model(start.algorithm) else None
+    model = digest_parts(lay_out_bytes(Message(received.tensors))) if has_one_model(start.algorithm) else None
     protection = start.protection
     noise: Json = None
     if protection is not None and protection.hospitals > 1:

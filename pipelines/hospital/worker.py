@@ -45,7 +45,7 @@ from pipelines.runs.exits import format_trace
 from pipelines.runs.stopping import Stopped
 from pipelines.runs.written import collect_written_files
 from privacy.dp.events import NOTHING, Declared, describe_event
-from privacy.message import Call, Json, Message, to_bytes
+from privacy.message import Buffer, Call, Json, Message, to_bytes
 from privacy.release.bounds import check_request, remove_controls
 from privacy.release.chain import Damaged
 from privacy.release.gate import Refused, book_refusal, release_reply
@@ -168,7 +168,7 @@ class Work(NamedTuple):
     best round in the request that was worked on, whatever a repeated request says; () if it was no training.
     """
 
-    reply: bytes
+    reply: Buffer
     event: Json
     replay: bool = False
     commit: str = ""

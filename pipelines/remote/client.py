@@ -40,7 +40,7 @@ def client_app() -> ClientApp:
         path = Path(os.environ[SETTINGS])
         place = read_place(str(path))
         os.chdir(path.parent)
-        return ClientApp(lazy_worker(place))
+        return ClientApp(lazy_worker(place), folder=Path(place.root))
     except Exception as error:
         sys.stderr.write(f"the hospital cannot take part: {format_trace(error)}\n")
         return ClientApp(refuse_unavailable)

@@ -47,7 +47,7 @@ def execute_order(path: Path, reached: Mapping[str, Reach]) -> None:
         console, answer = Console(file=messages, width=WIDTH, emoji=False), io.StringIO()
         keep = make_reply_store(place, partial(console.print, markup=False, highlight=False, soft_wrap=True))
         inside, outside = (
-            Remote(reached, sites, silence_s=order.silence_s, on_gone=lost, keep=keep)
+            Remote(reached, sites, silence_s=order.silence_s, on_gone=lost, keep=keep, folder=place)
             for sites in (order.inside, order.outside)
         )
         with redirect_stdout(answer):

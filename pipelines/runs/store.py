@@ -28,10 +28,11 @@ from pipelines.runs.listing import walk_folder_tree
 from pipelines.runs.written import note_written_file
 from privacy.durable import flush_folder
 from privacy.formats import check_format
+from privacy.message import LARGE, map_file
 from privacy.system_errors import of_machine
 
 if TYPE_CHECKING:
-    from privacy.message import Json
+    from privacy.message import Buffer, Json
 
 MANIFEST, FORMAT = "manifest.json", 1
 UNFINISHED = ".part-"  # prefix of the names of unfinished files and folders
@@ -205,10 +206,14 @@ class DiskFolder:
             ArtifactError: a name that is invalid or leads out of the folder.
             OSError: the file cannot be written.
         """
+        self.write_parts(name, (data,))
+
+    def write_parts(self, name: str, parts: Sequence[Buffer]) -> None:
+        """As `write`, of parts one after another, which are not joined in memory."""
         path = self._file_path(name)
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
-        _write_atomically(path, data)
+        _write_atomically(path, *parts)
 
     def read(self, name: str) -> bytes:
         """Read a file's bytes.
@@ -220,6 +225,20 @@ class DiskFolder:
         if not path.is_file():
             raise FileNotFoundError(f"nothing named {name!r} in {self.root}; there are {list(self.names())[:20]}")
         return path.read_bytes()
+
+    def map(self, name: str) -> memoryview:
+        """What `read` reads, as writable memory that belongs to the reader: what is written there changes no file.
+
+        Pages of a large file are read when they are needed, and stay readable when the name is written anew or removed.
+
+        Raises:
+            FileNotFoundError: the name does not exist.
+        """
+        path = self._file_path(name)
+        if not path.is_file() or path.stat().st_size <= LARGE:
+            return memoryview(bytearray(self.read(name)))
+        with path.open("rb") as file:
+            return map_file(file)
 
     def has(self, name: str) -> bool:
         """Whether the name exists."""
@@ -287,12 +306,13 @@ def _move_into_place(part: Path, place: Path) -> None:
     flush_folder(place.parent)
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
+def _write_atomically(path: Path, *parts: Buffer) -> None:
     """Write a file under a hidden name, flush it to disk, and rename it."""
     part = make_hidden_name(path.parent)
     try:
         with part.open("xb") as file:
-            file.write(data)
+            for data in parts:
+                file.write(data)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

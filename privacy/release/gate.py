@@ -23,7 +23,7 @@ from privacy.dp.events import (
     list_leaves,
     parse_or_non_private,
 )
-from privacy.message import Call, Json, Message, from_bytes
+from privacy.message import Buffer, Call, Json, Message, from_bytes
 from privacy.release import ledger as ledgers
 from privacy.release.form import RECORDS, compare_with_forms
 from privacy.release.policy import Policy, list_declarations
@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 def release_reply(
-    reply: bytes,
+    reply: Buffer,
     event: Json,
     *,
     forms: Sequence[type] | None,

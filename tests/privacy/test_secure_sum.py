@@ -34,7 +34,8 @@ def public(pairs: Mapping[str, KeyPair]) -> dict[str, str]:
 def masked(words: Mapping[str, torch.Tensor], context: str = "run 1") -> dict[str, torch.Tensor]:
     keys = public({name: PAIRS[name] for name in words})
     return {
-        name: mask_words(each, PAIRS[name].secret, keys, site=name, context=context) for name, each in words.items()
+        name: mask_words(each.clone(), PAIRS[name].secret, keys, site=name, context=context)
+        for name, each in words.items()
     }
 
 
@@ -73,7 +74,7 @@ def test_both_hospitals_of_a_pair_agree_without_having_met() -> None:
     pairs = {name: make_key_pair() for name in "xy"}
     keys = public(pairs)
     words = {name: torch.tensor([1, -5]) for name in pairs}
-    seen = [mask_words(words[name], pairs[name].secret, keys, site=name, context="") for name in pairs]
+    seen = [mask_words(words[name].clone(), pairs[name].secret, keys, site=name, context="") for name in pairs]
     assert add_words(seen).tolist() == [2, -10] and fingerprint(keys) == fingerprint(dict(reversed(keys.items())))
 
 
@@ -104,7 +105,7 @@ def signed(run: str = "r/x") -> dict[str, str]:
 def test_signed_keys_are_verified_and_give_the_same_sums() -> None:
     keys, words = signed(), torch.tensor([3, -4])
     assert find_forged_keys(keys, SIGNERS, run="r/x") == []
-    seen = [mask_words(words, PAIRS[name].secret, keys, site=name, context="") for name in NAMES]
+    seen = [mask_words(words.clone(), PAIRS[name].secret, keys, site=name, context="") for name in NAMES]
     assert add_words(seen).tolist() == [12, -16]
 
 

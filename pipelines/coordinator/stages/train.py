@@ -21,6 +21,7 @@ from federation.pretraining import start_task_with
 from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import Trust, conduct_training, method_schedule
+from federation.spool import move_params_to_file
 from federation.verdict import LARGEST_COUNT
 from pipelines.coordinator.artifacts import CENTRAL, read_counts
 from pipelines.coordinator.conversations import build_opening, is_averaged, pooled_engine, task_facts
@@ -202,6 +203,7 @@ def train_method(
     initial = initial_parameters(
         algorithm, task if begin is None else start_task_with(task, begin.params), seed=config.seed
     )
+    initial = move_params_to_file(initial, folder.root)
     start_facts: dict[str, Json] = {} if begin is None else {"start": begin.told}
 
     def check_and_report(outcome: Outcome) -> None:
