@@ -30,7 +30,7 @@ COORDINATOR = "server"
 _SILENT = logging.NullHandler()
 """Silences FLARE's log in the operator's process: we report a lost server ourselves, once."""
 
-LITTER = 2**27
+LITTER = 2**26
 """Bytes of calls after which garbage is collected. FLARE's objects hold sent messages and refer to each other, so that
 only a full collection frees them, and Python starts one by the number of objects, not by their size."""
 

@@ -163,19 +163,36 @@ def lay_out_bytes(message: Message) -> list[Buffer]:
     """
     import torch
 
-    kinds = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in message.tensors.items()}
-    if sys.byteorder == "big" or not set(kinds.values()) <= set(TYPES):
+    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in message.tensors.values()}
+    if sys.byteorder == "big" or not kinds <= set(TYPES):
         return [to_bytes(message)]
+    header, names = _write_header(message)
+    tensors = (message.tensors[name].detach().cpu().contiguous() for name in names)
+    return [header, *(tensor.reshape(-1).view(torch.uint8).numpy().data for tensor in tensors)]
+
+
+def count_message_bytes(form: Message) -> int:
+    """The bytes of `to_bytes` of a message of this form, whose tensors may be on torch's device without memory."""
+    return len(_write_header(form)[0]) + sum(tensor.nbytes for tensor in form.tensors.values())
+
+
+def _write_header(message: Message) -> tuple[bytes, list[str]]:
+    """What stands before the tensors of a message, with its length; and their names in their order.
+
+    Raises:
+        ValueError: a fact is not JSON, or is not finite, or a tensor's type has no place.
+    """
+    kinds = {name: TYPES.index(str(tensor.dtype).removeprefix("torch.")) for name, tensor in message.tensors.items()}
+    names = sorted(kinds, key=lambda name: (kinds[name], name))
     facts = json.dumps(dict(message.facts), sort_keys=True, allow_nan=False)
-    header, parts, end = dict[str, Any](__metadata__={FACTS: facts}), list[Buffer](), 0
-    for name in sorted(kinds, key=lambda name: (TYPES.index(kinds[name]), name)):
-        tensor = message.tensors[name].detach().cpu().contiguous()
-        code, start, end = CODES[TYPES.index(kinds[name])], end, end + tensor.nbytes
-        header[name] = {"dtype": code, "shape": list(tensor.shape), "data_offsets": [start, end]}
-        parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    header, end = dict[str, Any](__metadata__={FACTS: facts}), 0
+    for name in names:
+        tensor = message.tensors[name]
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": CODES[kinds[name]], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return [struct.pack("<Q", len(text)) + text, *parts]
+    return struct.pack("<Q", len(text)) + text, names
 
 
 def count_bytes(parts: Sequence[Buffer]) -> int:

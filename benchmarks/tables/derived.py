@@ -54,6 +54,13 @@ def many_hospitals() -> Tables:
     }
 
 
+def speed() -> Tables:
+    return {
+        **made_by("speed.patients").tables(read_measured("patients")),
+        **made_by("speed.large_models").tables(read_measured("large_models")),
+    }
+
+
 def many_classes() -> Tables:
     floor = {"floor": made_by("studies.many_classes").LOGISTIC, "above": "logistic regression"}
     return {
@@ -140,7 +147,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "recommendation": recommendation,
     "routing": routing,
     "shared-noise": of_one("studies.shared_noise", "shared_noise"),
-    "speed": of_one("speed.patients", "patients"),
+    "speed": speed,
     "systems": lambda: made_by("tables.systems_tables").tables(),
     "translation-quality": of_one("studies.synthesis", "synthesis"),
     "vafl-as-published": of_one("studies.vafl_as_published_tables", "vafl_as_published"),

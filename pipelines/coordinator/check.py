@@ -47,7 +47,7 @@ from pipelines.settings.foreign import describe_foreign_failure
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
 from privacy.dp.events import Event, compose_events
-from privacy.message import Json, Message, as_list, as_mapping, number_of, to_bytes
+from privacy.message import Json, Message, as_list, as_mapping, count_message_bytes, number_of
 from privacy.release.form import read_form
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
@@ -346,6 +346,6 @@ def _rehearse_method(world: World, label: str) -> dict[str, Json]:
         if (text := describe_foreign_failure(error, algorithm, task.model)) is None:
             raise
         raise ConfigError([Problem(("train", "methods", label), text)]) from error
-    leaves = 0 if algorithm.name == CENTRAL else len(to_bytes(reply))
+    leaves = 0 if algorithm.name == CENTRAL else count_message_bytes(reply)
     sent = {"bytes": leaves, "tensors": len(reply.tensors)}
     return {"parameters": count_values(initial), **sent, "work": work_of(config, label)}

@@ -29,6 +29,7 @@ SERVER = ("nvflare.private.fed.app.server.server_train",)
 
 def become_client(place: Place, settings: Path) -> NoReturn:
     """Replace this process by the hospital's FLARE client, with a strict kit and these settings."""
+    os.environ.setdefault(*FEW_HEAPS)
     os.environ[SETTINGS] = str(settings.resolve())
     forget_jobs(Path(place.kit))
     _become_process(Path(place.kit), NARROWED, "fed_client.json", "client.crt", f"uid={place.name}")

@@ -14,7 +14,7 @@ from federation.descent import Work
 from federation.models import AnyModel
 from federation.models.clip import Clip
 from federation.rehearsal import Forms, initial_parameters, rehearse_forms
-from federation.sizes import check_size
+from federation.sizes import check_size, count_network_values
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import AnyImages
@@ -27,6 +27,7 @@ from pipelines.settings.route import Route
 from pipelines.settings.sites import SiteSettings
 from pipelines.settings.task import AnyTask
 from pipelines.settings.track import Track
+from privacy.message import LARGE
 
 
 class RunSettings(Protocol):
@@ -133,14 +134,22 @@ def rehearse_method(run: RunSettings, label: str, method: Algorithm) -> Forms | 
         return None
 
 
-@lru_cache(maxsize=64)
 def build_network(algorithm: AnyAlgorithm, task: Task) -> nn.Module:
-    """A network for the checks, made once; the global random state is not changed.
+    """A network for the checks, made once, if it is not large: one that is kept would lie in memory in the whole run.
+    The global random state is not changed.
 
     Raises:
         TooLarge: it has too many parameters; nothing of it was allocated.
         RuntimeError, OverflowError, ValueError, MemoryError: it cannot be built.
     """
     check_size(algorithm, task)
+    is_large = 4 * count_network_values(algorithm, task) > LARGE
+    return _build_network(algorithm, task) if is_large else _build_network_once(algorithm, task)
+
+
+def _build_network(algorithm: AnyAlgorithm, task: Task) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         return algorithm.network(task)
+
+
+_build_network_once = lru_cache(maxsize=64)(_build_network)

@@ -11,14 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
+import federation.conversation
+import federation.outcome
 import federation.parameters
+import federation.participant
 import privacy.secure_sum
+from consilium.testing import testbed
+from federation.conversation import answer_once
 from federation.fedavg import FedAvg
 from federation.notices import measure_updates
+from federation.outcome import Outcome, move_to_file, save_outcome
 from federation.parameters import average_models
 from federation.summing import MASKED, encode_reply, hide_reply, masked_form, reveal_sum
 from federation.verdict import find_reply_problem
-from privacy.message import Call, Message
+from pipelines.runs.store import DiskFolder
+from privacy.message import Call, Message, from_bytes, to_bytes, unseal_parts
 from privacy.secure_sum import make_key_pair
 
 PIECES = (1, 7, 50, 2**20)
@@ -105,6 +112,42 @@ def test_hidden_replies_and_their_sum_are_the_same(piece: int, monkeypatch: pyte
     revealed = reveal_sum(at_once, replies["h0"])
     assert all(sum_in_pieces.tensors[name].equal(revealed.tensors[name]) for name in revealed.tensors)
     assert revealed.tensors["sum/n"].equal(3 * torch.arange(9))
+
+
+@pytest.mark.parametrize("large", [-1, 2**24])
+def test_a_model_is_kept_as_it_was_before_training_changed_it(monkeypatch: pytest.MonkeyPatch, large: int) -> None:
+    monkeypatch.setattr(federation.participant, "LARGE", large)
+    folder, params = testbed.MemoryFolder(), {"w": torch.ones(9)}
+    call = Call("run", 2, "train", {})
+    packed = federation.participant._pack_models(folder, call, params, Message(), averaged=False)
+    params["w"].zero_()
+    federation.participant._write_models(folder, packed)
+    assert from_bytes(unseal_parts(folder.read("1"))).tensors["w"].equal(torch.ones(9))
+
+
+@pytest.mark.parametrize("large", [-1, 2**24])
+def test_an_answer_and_a_state_are_the_same_from_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    for module in (federation.conversation, federation.outcome):
+        monkeypatch.setattr(module, "LARGE", large)
+    folder = DiskFolder(tmp_path)
+    reply, memory = Message({"w": torch.ones(3), "c": torch.tensor([True])}, {"n": 1}), Message({"m": torch.zeros(5)})
+    call, worked = Call("run", 1, "train", {}), []
+
+    def work(before: Message) -> tuple[Message, Message]:
+        worked.append(1)
+        return reply, memory
+
+    first, again = (answer_once(folder, call, "a", work) for _ in range(2))
+    assert bytes(first.reply) == bytes(again.reply) == to_bytes(reply) and worked == [1]
+    assert to_bytes(first.memory) == to_bytes(again.memory) == to_bytes(memory)
+    outcome = Outcome(Message({"w": torch.ones(3)}, {"x": 1}), {}, {}, {}, earlier={2: Message({"w": torch.zeros(2)})})
+    save_outcome(folder, "run", outcome)
+    moved = move_to_file(folder, outcome)
+    assert (moved.state.tensors["w"] is outcome.state.tensors["w"]) == (large > 0)
+    for left, right in ((moved.state, outcome.state), (moved.earlier[2], outcome.earlier[2])):
+        assert to_bytes(left) == to_bytes(right)
 
 
 PROGRAM = """

@@ -21,6 +21,7 @@ from privacy.message import (
     Malformed,
     Message,
     add_checksum,
+    count_message_bytes,
     digest_parts,
     from_bytes,
     lay_out_bytes,
@@ -72,6 +73,8 @@ def assert_same(left: Message, right: Message) -> None:
 def test_parts_are_the_bytes_that_the_library_writes(message: Message) -> None:
     joined = b"".join(lay_out_bytes(message))
     assert joined == to_bytes(message)
+    form = Message({name: tensor.to("meta") for name, tensor in message.tensors.items()}, message.facts)
+    assert count_message_bytes(form) == len(joined)
     assert digest_parts(lay_out_bytes(message)) == digest_parts([joined])
     assert b"".join(add_checksum(lay_out_bytes(message))) == seal_parts(joined)
 

@@ -94,6 +94,20 @@ def test_a_resumed_run_is_the_uninterrupted_one(algorithm, work, ground, stop_at
     laws.a_resumed_run_is_the_uninterrupted_one(Case(algorithm, work, ground), stop_at)
 
 
+@pytest.mark.repeats(8)
+@pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
+def test_models_that_lie_in_files_and_are_merged_in_pieces_are_the_same(monkeypatch, algorithm, work, ground):
+    """As large ones do: here all of them are large."""
+    whole = run_undisturbed(Case(algorithm, work, ground))
+    for place in ("conversation", "outcome", "participant", "spool"):
+        monkeypatch.setattr(f"federation.{place}.LARGE", -1)
+    monkeypatch.setattr("federation.parameters.PIECE", 5)
+    crew = hospitals(algorithm, work, ground)
+    found = go(algorithm, work, crew, folder=testbed.MemoryFolder())
+    assert testbed.are_equal(whole.outcome.state.tensors, found.state.tensors)
+    assert same(newest_models(whole.crew), newest_models(crew))
+
+
 class Interrupted(Exception):
     pass
 
