@@ -14,11 +14,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from evaluation.choice import primary_measure
-from evaluation.classes import KINDS, Classes, class_measure_name
 from evaluation.drawing import Picture
-from evaluation.metrics import SENSITIVITY, SPECIFICITY
 from evaluation.records import Command
-from evaluation.rendering import render_template
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow
 from evaluation.wording import Words, format_count, format_number
 
@@ -144,32 +141,6 @@ def list_findings(page: BenchmarkPage) -> tuple[str, ...]:
         text = f"At {', '.join(short)} {measure} {page.least:g} is not shown to be reached."
         sentences.append(text if short else f"Every hospital reaches {measure} {page.least:g} with its whole interval.")
     return tuple(sentences)
-
-
-def render_benchmark_page(page: BenchmarkPage) -> str:
-    """The page, from messages only."""
-    order, labels = rank_standings(page), [model.label for model in page.models]
-    single = {
-        class_measure_name(kind, name) for kind in KINDS for name in Classes(page.classes, page.ordered).scored_parts
-    }
-    single |= {
-        class_measure_name(kind, name) for kind in (SENSITIVITY.name, SPECIFICITY.name) for name in page.findings
-    }
-    measures = [name for name in dict.fromkeys(row.measure for row in page.scores) if name not in single]
-    return render_template(
-        "benchmark.html",
-        page=page,
-        order=order,
-        findings=list_findings(page),
-        labels=labels,
-        measure=primary_measure(page.scores),
-        measures=measures,
-        sites={site.site: site for site in page.sites},
-        grid={(r.method, r.measure, r.sites[0]): r for r in page.scores if r.protocol == PRIVATE},
-        over={(r.method, r.measure, r.protocol): r for r in page.scores if r.protocol in (PRIVATE_MEAN, OVERALL)},
-        protocols=[p for p in (PRIVATE_MEAN, OVERALL) if any(r.protocol == p for r in page.scores)],
-        noise=max((row.noise for row in page.scores), default=0.0),
-    )
 
 
 def as_facts(page: BenchmarkPage) -> dict[str, object]:

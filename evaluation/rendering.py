@@ -1,37 +1,45 @@
-"""Renders a page from one of the templates in `evaluation/templates`."""
+"""Renders a page: its records by `templates/page.html`, a hospital's own page by a template of its own."""
 
 from __future__ import annotations
 
 import base64
 import functools
 import hashlib
-import shlex
+import html
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from evaluation.attacks import REMEDY, find_strongest_attack, membership_outcome
+from evaluation.page import Bar, Cell, Column, Curve, Page, Row, Text
 from evaluation.wording import (
     format_count,
-    format_decibel,
-    format_duration,
     format_figures,
     format_hundredths,
-    format_list,
     format_moment,
     format_number,
-    format_signed,
     format_size,
-    format_span,
     format_whole,
 )
-from privacy.release.meaning import format_loss
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
+
+ELEMENTS = ("strong", "b", "em", "code", "sup")
+"""Looks of words that are elements of HTML; others are classes of the style sheet."""
+BAR_GROUND = (
+    '<svg width="180" height="12" role="img" aria-label="{}">'
+    '<rect width="180" height="12" fill="var(--band)"></rect>{}</svg>'
+)
+BAR = '<rect width="{:.0f}" height="12" fill="var(--{})"></rect><path d="M{:.1f} 6H{:.1f}" stroke="var(--ink)"></path>'
+CURVE = (
+    '<svg width="124" height="24" viewBox="-2 -2 124 24" role="img" aria-label="{}">'
+    '<polyline points="{}" fill="none" stroke="var(--accent)" stroke-width="1.5"></polyline></svg>'
+)
 
 
 @functools.cache
 def _make_environment() -> Environment:
-    """The Jinja environment of all templates, with the filters that they use."""
+    """The Jinja environment of all templates, with what they use."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import
     from markupsafe import Markup
 
@@ -44,24 +52,69 @@ def _make_environment() -> Environment:
     )
     environment.filters.update(
         number=format_number,
-        decibel=format_decibel,
         figures=format_figures,
-        signed=format_signed,
         hundredths=format_hundredths,
         size=format_size,
-        duration=format_duration,
         whole=format_whole,
         moment=format_moment,
         counted=format_count,
-        loss=format_loss,
-        quoted=shlex.quote,
-        listed=format_list,
-        spanned=format_span,
     )
-    environment.filters.update(verdict=membership_outcome, strongest=find_strongest_attack)
-    environment.globals["remedy"] = REMEDY
+    environment.filters.update(words=write_text, cells=_pair_cells, kind=lambda record: type(record).__name__)
     environment.filters["drawn"] = lambda picture: Markup(picture.html)  # noqa: S704
     return environment
+
+
+def render_page(page: Page) -> str:
+    """A page from its records."""
+    return render_template("page.html", page=page)
+
+
+def write_text(text: Text) -> Markup:
+    """A text of a page as HTML between tags, not for an attribute. What it holds is escaped."""
+    from markupsafe import Markup
+
+    return Markup(_write_part(text))  # noqa: S704
+
+
+def _write_part(text: Text) -> str:
+    """The same as a plain string: a page has tens of thousands of parts."""
+    if isinstance(text, str):
+        return html.escape(text, quote=False)
+    if isinstance(text, tuple):
+        return "".join(map(_write_part, text))
+    if isinstance(text, Bar):
+        return _draw_bar(text)
+    if isinstance(text, Curve):
+        return CURVE.format(html.escape(text.label), html.escape(text.points))
+    inner = _write_part(text.text)
+    if text.look in ELEMENTS:
+        inner = f"<{text.look}>{inner}</{text.look}>"
+    elif text.look:
+        inner = f'<span class="{html.escape(text.look)}">{inner}</span>'
+    return f'<a href="{html.escape(text.href)}">{inner}</a>' if text.href else inner
+
+
+def _draw_bar(bar: Bar) -> str:
+    """A bar of 180 pixels, with a line over its interval."""
+    drawn = ""
+    if bar.share is not None:
+        value, low, high = (180 * share for share in bar.share)
+        drawn = BAR.format(value, "bad" if bar.is_bad else "accent", low, high)
+    return BAR_GROUND.format(html.escape(bar.label), drawn)
+
+
+def _pair_cells(row: Row, columns: Sequence[Column]) -> Iterator[tuple[Cell, Column]]:
+    """Each cell of a row with the column in which it begins."""
+    place = 0
+    for each in row.cells:
+        cell = each if isinstance(each, Cell) else Cell(each)
+        yield cell, columns[place]
+        place += cell.width
+
+
+def share_functions(functions: Iterable[Callable[..., object]]) -> None:
+    """Let templates call these functions by their names."""
+    _make_environment().globals.update({function.__name__: function for function in functions})
 
 
 def render_template(template: str, **values: object) -> str:

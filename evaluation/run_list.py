@@ -10,8 +10,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-from evaluation.rendering import render_template
-from evaluation.wording import format_number
+from evaluation.page import (
+    Column,
+    Curve,
+    Fields,
+    Page,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Text,
+    make_table,
+    number,
+    small_line,
+)
+from evaluation.rendering import render_page
+from evaluation.wording import format_count, format_duration, format_moment, format_number, format_size
 
 MOST_COMPARED = 8
 """Runs whose settings stand side by side: the newest ones."""
@@ -175,13 +189,83 @@ def render_run_list(lines: Sequence[RunLine], folder: str, date: str, reload_s: 
     how many seconds a browser reads the page again; None = it does not.
     """
     compared = [line for line in lines if line.settings is not None][:MOST_COMPARED]
-    return render_template(
-        "runs.html",
-        lines=lines,
-        folder=folder,
-        date=date,
-        compared=compared,
-        differences=find_differences(compared) if len(compared) > 1 else (),
-        unfinished=[line for line in lines if line.trainings],
-        reload_s=reload_s,
+    unfinished = [line for line in lines if line.trainings]
+    sections = [_build_runs_section(lines)]
+    for place, line in enumerate(unfinished, 1):
+        table = build_training_table(line.trainings, f"Trainings of {line.name}")
+        sections.append(Section(f"{line.name}: {line.progress}", [table], f"trainings-{place}"))
+    if len(compared) > 1:
+        sections.append(_build_differences_section(compared))
+    title = f"Runs in {folder}"
+    facts = f"{format_count(len(lines), 'run', 'runs')} · written {format_moment(date)}"
+    return render_page(Page(title, title, facts, sections, reload_s=reload_s))
+
+
+def _build_runs_section(lines: Sequence[RunLine]) -> Section:
+    """All runs, a row each."""
+    caption = (
+        "Models: those that each run says hospitals should use, and how many hospitals. Score: their mean on the "
+        "hospitals' own test patients; * = of too few patients at some hospital. A score of one run may be compared "
+        "with that of another only where patients and splits are the same."
     )
+    fields: Fields = [
+        ("run", lambda line: Span(line.name, href=line.page)),
+        ("state", lambda line: (line.progress, Span(line.trouble, "sub why") if line.trouble else "")),
+        ("finished", lambda line: line.when or "–"),
+        ("models in use", lambda line: line.methods or "–"),
+        ("measure", lambda line: line.measure or "–"),
+        (number("score"), _describe_scores),
+        ("privacy loss ε", lambda line: "; ".join(line.epsilons) or "–"),
+        (number("time"), lambda line: format_duration(line.seconds)),
+        (number("size"), lambda line: format_size(line.size)),
+    ]
+    table = make_table("All runs", caption, lines, fields, empty="No run is in this folder.")
+    return Section("All runs, the newest first", [table], "runs")
+
+
+def _describe_scores(line: RunLine) -> Text:
+    """The mean score of a run's models, and each of a few."""
+    star = "" if line.is_assessable or not line.measure else "*"
+    scores = line.scores if len(line.models) < 5 else line.share_scored
+    return (Span(format_number(line.mean), "value"), star, small_line(scores))
+
+
+def _build_differences_section(compared: Sequence[RunLine]) -> Section:
+    """The settings that differ, a column for each run."""
+    title = "Settings that differ"
+    differences = find_differences(compared)
+    if not differences:
+        return Section(title, [Paragraph("These runs have the same settings.")], "differences")
+    which = "all runs with a report" if len(compared) < MOST_COMPARED else "the newest runs with a report"
+    caption = f"Between {which}; settings that are the same in all of them are left out."
+    fields: Fields = [
+        ("setting", lambda row: Span(row.path, "code")),
+        *(
+            (Column(line.name, run=str(place + 1)), lambda row, place=place: row.values[place])
+            for place, line in enumerate(compared)
+        ),
+    ]
+    return Section(title, [make_table(title, caption, differences, fields, look="grid", is_tall=True)], "differences")
+
+
+def build_training_table(trainings: Sequence[Training], label: str) -> Table:
+    """How far trainings are, with their losses by round."""
+    caption = (
+        "Trainings so far. Loss: the mean over hospitals on validation patients, of the newest round that they told; "
+        "the line shows all rounds, from their highest to their lowest."
+    )
+    fields: Fields = [
+        ("training", lambda training: training.method),
+        (number("rounds"), lambda t: f"{t.round} of {t.rounds}" if t.rounds else str(t.round)),
+        (number("loss"), lambda training: format_number(training.newest)),
+        ("by round", _draw_losses),
+    ]
+    return make_table(label, caption, trainings, fields, look="narrow")
+
+
+def _draw_losses(training: Training) -> Text:
+    """The losses as a line."""
+    if not training.curve:
+        return "–"
+    span = f"from {format_number(training.losses[0][1])} to {format_number(training.newest)}"
+    return Curve(training.curve, f"validation loss by round: {span}")

@@ -1,6 +1,4 @@
-"""A study's page: the same methods in several cases, each run with several seeds; where they gain and where they
-lose.
-"""
+"""A study: the same methods in several cases, each run with several seeds; where they gain and where they lose."""
 
 from __future__ import annotations
 
@@ -14,11 +12,10 @@ from evaluation.metrics import AUC, BALANCED_ACCURACY
 from evaluation.oracle_gap import Share
 from evaluation.panels import split_names
 from evaluation.records import Command
-from evaluation.rendering import render_template
-from evaluation.rows import FLOORS, OVERALL, PRIVATE_MEAN
+from evaluation.rows import OVERALL, PRIVATE_MEAN
 from evaluation.study_figures import Gain, Gains, draw_gains_by_share, draw_gains_by_site
-from evaluation.study_numbers import EVERY, Cell, Key, Spread, StudyRow, build_cells, compute_spread, deviation_range
-from evaluation.study_worth import Worths, compute_worths, outside_gains
+from evaluation.study_numbers import EVERY, Cell, Key, Spread, StudyRow, compute_spread
+from evaluation.study_worth import Worths, compute_worths
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)
 """The default measures of a page; the table has all."""
@@ -121,47 +118,15 @@ def compute_balances(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell]
 
 def compute_gap_shares(page: StudyPage) -> dict[Key, Share]:
     """The share of the oracle gap that each line of each case closes, over its seeds."""
-    return {key: worth.share for key, worth in _page_worths(page).items()}
+    return {key: worth.share for key, worth in compute_page_worths(page).items()}
 
 
-def _page_worths(page: StudyPage) -> Worths:
+def compute_page_worths(page: StudyPage) -> Worths:
     """The worth of each compared line of the page's cases."""
     return compute_worths(page.rows, {case.name: case.compared for case in page.cases})
 
 
-def render_study_page(page: StudyPage) -> str:
-    """The study in one page: scores, gains and losses, every case, every run."""
-    cell_by_key, worth = build_cells(page.rows), _page_worths(page)
-    order = list(dict.fromkeys(method for case in page.cases for method in case.methods))
-    floors = [name for name in FLOORS if any(row.method == name for row in page.rows)]
-    seeds = sorted({cell.value.n for cell in cell_by_key.values()})
-    return render_template(
-        "study.html",
-        page=page,
-        cells=cell_by_key,
-        measures=page.measures,
-        methods=[*order, *floors],
-        floors=tuple(floors),
-        pooled=POOLED,
-        mean=MEAN,
-        every=ALL,
-        balances={measure: compute_balances(page.cases, cell_by_key, measure) for measure in page.measures},
-        shares=_draw_share_figures(page, cell_by_key, order),
-        pictures={case.name: _draw_site_figures(case, cell_by_key, order, page.measures) for case in page.cases},
-        weak=_weak_columns(page.cases, cell_by_key),
-        held=_column_ranges(cell_by_key),
-        worth=worth,
-        closed={case.name: _compared_lines(case, worth, page.measures) for case in page.cases},
-        beyond=outside_gains(page.rows),
-        fewest=seeds[0] if seeds else 0,
-        most=seeds[-1] if seeds else 0,
-        doubts={n: deviation_range(n) for n in {seeds[0], seeds[-1]} if n > 1} if seeds else {},
-        done=sum(bool(run.page) for case in page.cases for run in case.runs),
-        planned=sum(len(case.runs) for case in page.cases),
-    )
-
-
-def _compared_lines(case: StudyCase, worth: Worths, measures: Sequence[str]) -> dict[str, list[str]]:
+def list_compared_lines(case: StudyCase, worth: Worths, measures: Sequence[str]) -> dict[str, list[str]]:
     """Measure -> lines of a case that are compared with an oracle."""
     lines = [line for comparison in case.compared for line in comparison.others]
     known_pairs = {(key[1], key[2]) for key in worth if key[0] == case.name}
@@ -169,7 +134,7 @@ def _compared_lines(case: StudyCase, worth: Worths, measures: Sequence[str]) -> 
     return {measure: measure_lines for measure, measure_lines in lines_by_measure.items() if measure_lines}
 
 
-def _weak_columns(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell]) -> set[tuple[str, str, str]]:
+def find_weak_columns(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell]) -> set[tuple[str, str, str]]:
     """(case, measure, column) in which no score of any method is assessable with any seed."""
     known: dict[tuple[str, str, str], list[int]] = {}
     for (case, _, measure, column), cell in cell_by_key.items():
@@ -178,19 +143,19 @@ def _weak_columns(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell]) -
     return {key for key, assessable in known.items() if key[0] in shown and not any(assessable)}
 
 
-class _ColumnRange(NamedTuple):
+class ColumnRange(NamedTuple):
     """Test patients, and positives among them, of a column: fewest and most over seeds and methods."""
 
     patients: tuple[int, int]
     positives: tuple[int, int]
 
 
-def _column_ranges(cell_by_key: Mapping[Key, Cell]) -> dict[tuple[str, str, str], _ColumnRange]:
+def compute_column_ranges(cell_by_key: Mapping[Key, Cell]) -> dict[tuple[str, str, str], ColumnRange]:
     """(case, measure, column) -> its test patients, whichever methods were scored there."""
-    ranges: dict[tuple[str, str, str], _ColumnRange] = {}
+    ranges: dict[tuple[str, str, str], ColumnRange] = {}
     for (case, _, measure, column), cell in cell_by_key.items():
-        so_far = ranges.get((case, measure, column), _ColumnRange(cell.patients, cell.positives))
-        ranges[case, measure, column] = _ColumnRange(
+        so_far = ranges.get((case, measure, column), ColumnRange(cell.patients, cell.positives))
+        ranges[case, measure, column] = ColumnRange(
             _merge_ranges(so_far.patients, cell.patients), _merge_ranges(so_far.positives, cell.positives)
         )
     return ranges
@@ -206,7 +171,7 @@ def _column_titles(case: StudyCase) -> dict[str, str]:
     return {POOLED: "overall", MEAN: "mean", **{site: site for site in case.sites}}
 
 
-def _draw_share_figures(page: StudyPage, cell_by_key: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
+def draw_share_figures(page: StudyPage, cell_by_key: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
     """Gains against the share of patients in training, for hospitals that occur with several shares."""
     groups: dict[tuple[tuple[str, ...], str], list[StudyCase]] = {}
     for case in page.cases:
@@ -236,7 +201,7 @@ def _draw_share_figures(page: StudyPage, cell_by_key: Mapping[Key, Cell], order:
     return pictures
 
 
-def _draw_site_figures(
+def draw_site_figures(
     case: StudyCase, cell_by_key: Mapping[Key, Cell], order: Sequence[str], measures: Sequence[str]
 ) -> dict[str, Picture]:
     """Measure -> gains of one case, by hospital."""

@@ -11,21 +11,23 @@ import numpy as np
 import torch
 
 from evaluation.adaptation import AdaptedLine
-from evaluation.benchmark import BenchmarkPage, Reason, Visited, render_benchmark_page
+from evaluation.benchmark import BenchmarkPage, Reason, Visited
+from evaluation.benchmark_page import render_benchmark_page
 from evaluation.drawing import png_uri
 from evaluation.progress_page import RunProgress, RunState, StageLine, TaskLine, render_progress_page
 from evaluation.records import Command, SitePage, SplitCount
-from evaluation.rendering import render_template
+from evaluation.rendering import render_page
 from evaluation.report import OutsideDetails, render_outside_page
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.run_list import HospitalModel, RunLine, Training, render_run_list
-from evaluation.study import StudyCase, StudyPage, StudyRow, StudyRun, render_study_page
+from evaluation.study import StudyCase, StudyPage, StudyRow, StudyRun
+from evaluation.study_page import render_study_page
 from evaluation.wording import Words
 from harmonize.quality import Quality
 from harmonize.scale import Scale
 from pipelines.batch import harmonized_page
-from pipelines.batch.contact_sheet import SheetImage, UnknownLayout, View
-from pipelines.nights.page import Week, build_night_page
+from pipelines.batch.contact_sheet import SheetImage, UnknownLayout, View, build_sheet
+from pipelines.nights.page import Week, build_page
 
 EVIL = "<b>north & 'south'</b>"
 DATE = "2026-11-29T10:00:00+00:00"
@@ -78,19 +80,14 @@ def _make_benchmark() -> str:
 
 def _make_nights() -> str:
     weeks = [Week("2026-W48", 40, 40, 9, 3, 2, Counter({"gap": 2})), Week("2026-W47", 5, 0, 0, 1, 0)]
-    return render_template(
-        "nights.html", label=EVIL, digest="0" * 64, written=DATE, weeks=weeks, states={"waiting": 2, "done": 3},
-        limit=0.05, **build_night_page(weeks)._asdict(),
-    )  # fmt: skip
+    return render_page(build_page(weeks, {"waiting": 2, "done": 3}, model="0" * 64, label=EVIL, written=DATE))
 
 
 def _make_sheet() -> str:
     picture = png_uri(np.zeros((40, 60), np.uint8))
     image = SheetImage(EVIL, "maker, 60 x 40", 40, 60, (), (View("", picture, picture, picture),))
     unknown = UnknownLayout(EVIL, "maker, 60 x 40", 40, 60, picture, "- {manufacturer: maker}")
-    return render_template(
-        "sheet.html", images=[image], unknown=[unknown], digest="0" * 16, command="python -m x", later=0, path="/a b"
-    )
+    return render_page(build_sheet("/a b", [image], [unknown], digest="0" * 16, command="python -m x", later=0))
 
 
 def _make_harmonized(folder: Path) -> str:

@@ -7,6 +7,7 @@ frame is visible. "Stretched" is the result with grey values spread by rank, so 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut
 
 from evaluation.drawing import png_uri
-from evaluation.rendering import render_template
+from evaluation.page import Block, Code, Items, Look, Looks, Page, Paragraph, Section, Span, Text, compose_text
+from evaluation.rendering import render_page
 from pipelines.batch.layouts_file import format_layout_entry
 from privacy.deidentify.burned import Blanked, decode_pixels, shown_as
 from privacy.deidentify.layouts import Rectangle
@@ -89,10 +91,93 @@ def write_sheet(
     Raises:
         OSError: the disk.
     """
-    page = render_template(
-        "sheet.html", images=images, unknown=unknown, digest=digest, command=command, later=later, path=str(path)
+    page = build_sheet(str(path), images, unknown, digest=digest, command=command, later=later)
+    write_whole(path, render_page(page).encode("utf-8"))
+
+
+def build_sheet(
+    path: str, images: Sequence[SheetImage], unknown: Sequence[UnknownLayout], *, digest: str, command: str, later: int
+) -> Page:
+    """The page. path: of its file. later: images that did not fit on it."""
+    question = "Is any text left in these images?"
+    number = str(len(images))
+    facts: list[Text] = [
+        compose_text(f"**{{number}}** {'image' if len(images) == 1 else 'images'} to confirm", number=number)
+    ]
+    if later:
+        facts.append(compose_text(", **{later}** more on the next sheet", later=later))
+    if unknown:
+        layouts = "layout" if len(unknown) == 1 else "layouts"
+        facts.append(compose_text(f"; **{{number}}** {layouts} without rectangles", number=len(unknown)))
+    stays = compose_text(
+        "**This page shows patients' names.** It stays in the hospital, in this file: `{path}`. Only the owner of the "
+        "file can read it. When it is no longer needed, delete it: `rm {quoted}`",
+        path=path, quoted=shlex.quote(path),
+    )  # fmt: skip
+    sections = [_build_unknown_section(layout) for layout in unknown]
+    sections += [_build_image_section(image, f"Image {place} of {number}") for place, image in enumerate(images, 1)]
+    if images:
+        same = (
+            f"The digest {digest} identifies these pixels, before and after, and these rectangles. If a rectangle or "
+            "a file changes, or one is added, the digest is refused, and there is a new page."
+        )
+        end: list[Block] = [Code(command), Paragraph(same, "note")]
+        sections = [
+            Section("What to do", [Items(STEPS, is_numbered=True), Code(command), Paragraph(READING, "note")]),
+            *sections,
+            Section(f"Nothing left in any of the {number} images?", end),
+        ]
+    return Page(question, question, tuple(facts), sections, [Paragraph(stays, "banner danger")])
+
+
+STEPS = (
+    compose_text(
+        "Look at **After** and **Stretched** of every image below; a click enlarges, a second click closes. Look for "
+        "names, numbers, dates, and for faces."
+    ),
+    compose_text(
+        "If anything is left, correct the rectangles and run the command without `--confirm` again. It makes a new "
+        "page."
+    ),
+    "If nothing is left in any of them, run this. Only then are the images written, and marked as free of text:",
+)
+READING = (
+    "Yellow frames are the rectangles. Of an image with several frames the page shows the first, and the brightest "
+    "and the darkest value of each pixel in all frames; text that is neither is not visible here. Stretched: grey "
+    "values spread by rank, so that faint text stands out."
+)
+
+
+def _build_unknown_section(layout: UnknownLayout) -> Section:
+    """A layout without rectangles, with a grid to read them from."""
+    advice = compose_text(
+        "All images of this layout stay in quarantine (`burned_in`). Read rows and columns from the grid, and "
+        "complete this entry of the file of `--blank`, with rectangles as `{rectangle}`:",
+        rectangle=f"{{top: 0, left: 0, bottom: 60, right: {layout.columns}}}",
     )
-    write_whole(path, page.encode("utf-8"))
+    step = 100 if max(layout.rows, layout.columns) > 400 else 50
+    alt = "image without rectangles"
+    look = Look(layout.name, layout.picture, alt, layout.rows, layout.columns, step=step)
+    return Section(f"No rectangles yet: {layout.layout}", [Paragraph(advice), Code(layout.entry), Looks([look])])
+
+
+def _build_image_section(image: SheetImage, title: str) -> Section:
+    """An image before and after blanking."""
+    boxes = [(box.left, box.top, box.right, box.bottom) for box in image.rectangles]
+    blocks: list[Block] = [Paragraph((image.layout, " · ", Span(image.name, "code")), "note")]
+    for view in image.views:
+        end = f", {view.title}" if view.title else ""
+        size = image.rows, image.columns
+        blocks.append(
+            Looks(
+                [
+                    Look(f"Before{end}", view.before, "before blanking", *size, boxes),
+                    Look(f"After{end}", view.after, "after blanking", *size),
+                    Look(f"Stretched{end}", view.stretched, "after blanking, contrast stretched", *size),
+                ]
+            )
+        )
+    return Section(title, blocks)
 
 
 def describe_layout(image: Dataset) -> str:

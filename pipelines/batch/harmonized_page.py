@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from evaluation.drawing import COLOURS, render_svg
+from evaluation.drawing import COLOURS, Picture, render_svg
+from evaluation.page import Block, Drawing, Fields, Items, Page, Paragraph, Section, compose_text, make_table
 from evaluation.pictures import contact_sheet
-from evaluation.rendering import render_template
+from evaluation.rendering import render_page
 from evaluation.tiles import Tile
+from evaluation.wording import format_count
 from harmonize.own import BACKGROUND
 from harmonize.quality import Quality
 from harmonize.scale import Scale
@@ -37,15 +39,6 @@ class Views(NamedTuple):
     patient: Tensor
 
 
-class Row(NamedTuple):
-    """A line of the table of figures. outcome: within its limits, outside, or without a limit or a figure."""
-
-    name: str
-    value: str
-    allowed: str
-    outcome: str
-
-
 def write_page(
     path: Path, views: Views, *, by: str, unit: str, scale: Scale, quality: Quality | None, vetoed: tuple[str, ...]
 ) -> None:
@@ -56,33 +49,70 @@ def write_page(
     Raises:
         OSError: the disk.
     """
-    limits = Limits()
-    page = render_template(
-        "harmonize.html",
-        by=by,
-        path=str(path),
-        vetoed=vetoed,
-        sentences=() if quality is None else describe_vetoes(quality, limits),
-        quality=quality,
-        rows=[] if quality is None else [_build_row(check, vetoed) for check in list_checks(quality, limits)],
-        values=render_svg(
-            (7.0, 2.6), "Distribution of values", lambda figure: _draw_values(figure, views, scale, unit)
-        ),
-        sheet=_build_sheet(views, scale),
-        studies=len(set(views.patient.tolist())),
-    )
-    write_whole(path, page.encode("utf-8"))
+    studies = format_count(len(set(views.patient.tolist())), "study", "studies")
+    values = render_svg((7.0, 2.6), "Distribution of values", lambda figure: _draw_values(figure, views, scale, unit))
+    sections = [
+        Section("Pictures", [Drawing(_build_sheet(views, scale))]),
+        Section("Values", [Drawing(Picture("Distribution of values", "", values))]),
+    ]
+    head: list[Block] = [
+        Paragraph(
+            compose_text(
+                "**This page shows patients.** It stays in the hospital, in this file: `{path}`", path=str(path)
+            ),
+            "banner danger",
+        )
+    ]
+    if quality is not None:
+        sections.append(_build_figures_section(quality, vetoed))
+    if quality is not None and vetoed:
+        sentences = describe_vetoes(quality, Limits())
+        refused = compose_text("Without `--even-if-vetoed` nothing is written. Try another `--by`.")
+        head += [Items(sentences), Paragraph(refused)]
+    facts = compose_text("by **{by}**, judged on {studies}", by=by, studies=studies)
+    page = Page("Studies with another look", _judge(quality, vetoed), facts, sections, head)
+    write_whole(path, render_page(page).encode("utf-8"))
 
 
-def _build_row(check: Check, vetoed: tuple[str, ...]) -> Row:
-    """A figure with its limits, in words."""
-    if not check.is_known:
-        return Row(WORDS[check.name].format(value="not known"), "", "", "not known")
+def _judge(quality: Quality | None, vetoed: tuple[str, ...]) -> str:
+    """What came of the translation, in a sentence."""
+    if vetoed:
+        return "Refused: the translation would do harm"
+    if quality is None:
+        return "Translated; nothing was there to judge it by"
+    if quality.sw_after >= quality.sw_before:
+        return "Harmless, and of no use: the studies came no nearer to the wanted look"
+    return "Accepted: the studies came nearer to the wanted look"
+
+
+def _build_figures_section(quality: Quality, vetoed: tuple[str, ...]) -> Section:
+    """The figures of quality control with their limits."""
+    where = "inside gland masks" if quality.masked else "in the middle of each image, as there are no gland masks"
+    distance = compose_text(
+        "Distance to the wanted look (sliced Wasserstein, in [-1, 1]): **{before}** before, **{after}** after. "
+        "Measured {where}. Figures of lesions and classes need masks and labels, which this command does not take.",
+        before=f"{quality.sw_before:.3f}", after=f"{quality.sw_after:.3f}", where=where,
+    )  # fmt: skip
+    checks = [check for check in list_checks(quality, Limits()) if check.is_known]
+    fields: Fields = [
+        ("What goes wrong", lambda check: WORDS[check.name].split(":")[0]),
+        ("Value", lambda check: f"{check.value:.3g}"),
+        ("Allowed", _describe_bounds),
+        ("Outcome", lambda check: _name_outcome(check, vetoed)),
+    ]
+    return Section("Figures", [Paragraph(distance), make_table("What goes wrong", "", checks, fields)])
+
+
+def _describe_bounds(check: Check) -> str:
+    """The limits of a figure, in words."""
     bounds = [f"at least {check.low:g}" if check.low is not None else ""]
     bounds += [f"at most {check.high:g}" if check.high is not None else ""]
-    outcome = "outside" if check.name in vetoed else "within" if check.is_within_limits else "outside, harmless"
-    sentence = WORDS[check.name].split(":")[0]
-    return Row(sentence, f"{check.value:.3g}", " and ".join(filter(None, bounds)), outcome)
+    return " and ".join(filter(None, bounds))
+
+
+def _name_outcome(check: Check, vetoed: tuple[str, ...]) -> str:
+    """Whether a figure is within its limits."""
+    return "outside" if check.name in vetoed else "within" if check.is_within_limits else "outside, harmless"
 
 
 def _draw_values(figure: Figure, views: Views, scale: Scale, unit: str) -> None:
@@ -101,7 +131,7 @@ def _draw_values(figure: Figure, views: Views, scale: Scale, unit: str) -> None:
     axes.legend(frameon=False)
 
 
-def _build_sheet(views: Views, scale: Scale) -> str:
+def _build_sheet(views: Views, scale: Scale) -> Picture:
     """The middle slice of some studies before and after, and below them slices with the wanted look."""
     patients = sorted(set(views.patient.tolist()))
     shown = patients[:: max(1, -(-len(patients) // SHOWN))][:SHOWN]
@@ -116,4 +146,4 @@ def _build_sheet(views: Views, scale: Scale) -> str:
         places = np.linspace(0, len(views.target) - 1, len(rows)).round().astype(int)
         tiles += [Tile(scale.back(views.target[place, 0]).numpy(), "wanted look") for place in places]
     sheet = contact_sheet(tiles, title="", window=(scale.low, scale.high), columns=len(rows))
-    return sheet.html
+    return Picture("", "", sheet.html)

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 from scipy import stats
 
-from evaluation.rendering import render_template
+from evaluation.page import Bar, Column, Fields, Page, Paragraph, Section, compose_text, make_table, number
+from evaluation.rendering import render_page
+from evaluation.wording import format_moment, format_number
 from pipelines.nights import lookup, worklist
 from privacy.durable import write_whole
 from privacy.message import Json, as_mapping
@@ -57,10 +59,10 @@ class Week:
         return next((name for name, _ in self.reasons.most_common(1)), "")
 
 
-class NightPage(NamedTuple):
+class WeekJudgement(NamedTuple):
     """The first line of the page, and what to do."""
 
-    verdict: str
+    conclusion: str
     advice: str
 
 
@@ -93,24 +95,75 @@ def _add_row(week: Week, row: Mapping[str, Json]) -> None:
         week.unlike += unlike == "1"
 
 
-def build_night_page(weeks: Sequence[Week]) -> NightPage:
+def judge_newest_week(weeks: Sequence[Week]) -> WeekJudgement:
     """What the page says first."""
     week = next((week_judged for week_judged in weeks if week_judged.judged), None)
     if week is None:
-        return NightPage(
+        return WeekJudgement(
             "Whether images are like the training's is not known",
             "No statistics of its training studies lie beside the model: docs/how-to/predict.md says what they are.",
         )
     seen = f"{week.unlike} of {week.judged} stacks in {week.name}"
     if week.judged < FEWEST:
-        return NightPage(f"Too few images to judge: {seen} unlike", f"At least {FEWEST} in a week are needed.")
+        return WeekJudgement(f"Too few images to judge: {seen} unlike", f"At least {FEWEST} in a week are needed.")
     if week.low > EXPECTED:
-        return NightPage(
+        return WeekJudgement(
             f"Images have changed: {seen} are unlike what the model learnt from",
             "Do not rely on their scores. Ask whether a scanner, a protocol or an export has changed; look at the rows "
             "of the newest found.csv with unlike_training 1.",
         )
-    return NightPage(f"Images are as they were: {seen} are unlike what the model learnt from", "Nothing to do.")
+    return WeekJudgement(f"Images are as they were: {seen} are unlike what the model learnt from", "Nothing to do.")
+
+
+def build_page(
+    weeks: Sequence[Week], states: Mapping[worklist.State, int], *, model: str, label: str, written: str
+) -> Page:
+    """The page. states: of the worklist -> series. model: digest of its file."""
+    conclusion, advice = judge_newest_week(weeks)
+    caption = (
+        "Stacks of images that were scored, by the week in which it was done, and how many of them are unlike those "
+        "that the model learnt from. Of studies like those of the training about one in a hundred is marked; the "
+        "interval is Wilson's, 95 %."
+    )
+    fields: Fields = [
+        ("week", lambda week: week.name),
+        (number("scored"), lambda week: str(week.scored)),
+        (number("unlike"), lambda week: str(week.unlike)),
+        (number("share (95 %)"), _describe_share),
+        ("share", _draw_share),
+        (number("positive"), lambda week: str(week.positive)),
+        (number("series refused"), lambda week: str(week.refused)),
+        (Column("most frequent reason", look="told"), lambda week: week.reason or "–"),
+    ]
+    series: Fields = [("state", str), (number("series"), lambda state: str(states.get(state, 0)))]
+    state_table = make_table("What stands in the worklist", "", worklist.STATES, series)
+    week_table = make_table("Week by week", caption, weeks, fields)
+    return Page(
+        f"Nights: {label}",
+        f"Nights with {label}",
+        compose_text(
+            "Written {moment}, for this hospital alone. Model **{model}**.", moment=format_moment(written), model=model
+        ),
+        [
+            Section(conclusion, [Paragraph(advice)], "first", look="answers"),
+            Section("Week by week", [week_table], "weeks"),
+            Section("What stands in the worklist", [state_table], "states"),
+        ],
+    )
+
+
+def _describe_share(week: Week) -> str:
+    """The share of unlike stacks with its interval."""
+    if not week.judged:
+        return "–"
+    return f"{format_number(week.share)} ({format_number(week.low)} to {format_number(week.high)})"
+
+
+def _draw_share(week: Week) -> Bar:
+    """The same as a bar."""
+    if not week.judged:
+        return Bar(None, "unknown")
+    return Bar((week.share, week.low, week.high), format_number(week.share), week.low > EXPECTED)
 
 
 def write_page(path: Path, db: sqlite3.Connection, model: str, label: str, now: datetime) -> None:
@@ -119,16 +172,7 @@ def write_page(path: Path, db: sqlite3.Connection, model: str, label: str, now: 
     Raises:
         OSError: the disk.
     """
-    weeks, states = group_by_week(db, model), Counter(task.state for task in lookup.all_tasks(db, model))
-    page = build_night_page(weeks)
-    text = render_template(
-        "nights.html",
-        label=label,
-        digest=model,
-        written=now.isoformat(timespec="minutes"),
-        weeks=weeks,
-        states={state: states.get(state, 0) for state in worklist.STATES},
-        limit=EXPECTED,
-        **page._asdict(),
-    )
-    write_whole(path, text.encode())
+    states = Counter(task.state for task in lookup.all_tasks(db, model))
+    written = now.isoformat(timespec="minutes")
+    page = build_page(group_by_week(db, model), states, model=model, label=label, written=written)
+    write_whole(path, render_page(page).encode())

@@ -200,8 +200,8 @@ def test_the_coordinators_page_answers_how_good_for_whom_what_left(pages):
         assert " ".join(said.split()) in text, said
     order = [i for i in Outline(pages[0]["run"]).ids if i in {"good", "whom", "out", "scores", "left"}]
     assert order == ["good", "whom", "out", "scores", "left"]
-    assert "no patient's image" in text
-    assert "no patient's image" not in report.render_coordinator_page(
+    assert "no patient's image, label or record is among them" in text
+    assert "is among them" not in report.render_coordinator_page(
         replace(run, left=(*run.left, replace(run.left[0], records="left")))
     )
     assert "Simulation." not in report.render_coordinator_page(replace(run, simulation=False))

@@ -27,7 +27,6 @@ from evaluation.study import (
     StudyRun,
     compute_balances,
     compute_gap_shares,
-    render_study_page,
 )
 from evaluation.study_numbers import (
     EVERY,
@@ -40,6 +39,7 @@ from evaluation.study_numbers import (
     table_csv,
     table_json,
 )
+from evaluation.study_page import render_study_page
 from evaluation.study_worth import compute_worths, outside_gains
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow
 from evaluation.leaving import Left
+from evaluation.page import Page, Section
 from evaluation.records import RunPage
-from evaluation.rendering import _make_environment
+from evaluation.rendering import render_page
 from evaluation.report import render_coordinator_page
+from evaluation.score_tables import build_space_blocks
 from harmonize.veto import WORDS
 from harmonize.wgan import WganGp
 from pipelines.coordinator.report.harmonization import describe_selection, describe_synthesis
@@ -29,8 +31,9 @@ JUDGED = SpaceRow("north", "vafl", "cyclegan", ("cycle", "prevalence"), {"sw_bef
 
 
 def drawn(rows, sites=True):
-    macros = _make_environment().get_template("parts.html").module
-    return str(macros.spaces(Harmony("south", "public", "", "", rows=rows), sites))
+    blocks = build_space_blocks(Harmony("south", "public", "", "", rows=rows), is_run=sites)
+    page = render_page(Page("", "", "", [Section("", blocks)]))
+    return page[page.index("<main>") : page.index("</main>")]
 
 
 def cohort(labels, patient):
