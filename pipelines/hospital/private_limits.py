@@ -42,8 +42,7 @@ def check_affordable(hospital: Hospital, events: Sequence[Event], call: Call) ->
     """
     if hospital.conversation(call.run).has(f"{call.request}-{call.round}"):
         return
-    lines = ledgers.read_lines(hospital.ledger)
-    if refusal := find_unaffordable(hospital.policy, lines, [hospital.counts, *events], call.run):
+    if refusal := find_unaffordable(hospital.policy, hospital.ledger, [hospital.counts, *events], call.run):
         raise Refused(refusal.code) from ValueError(refusal.why)
 
 

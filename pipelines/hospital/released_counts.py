@@ -240,7 +240,7 @@ def _count_patients(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
     if noise:
         if cohort.recipe.get("independent") is not True:
             raise Refused("dependent_patients")
-        if refusal := find_unaffordable(hospital.policy, lines, [Gaussian(noise)], call.run):
+        if refusal := find_unaffordable(hospital.policy, hospital.ledger, [Gaussian(noise)], call.run):
             raise Refused(refusal.code) from ValueError(refusal.why)
     findings = len(finding_names(cohort))
     deviation = noise * math.sqrt(1 + findings)

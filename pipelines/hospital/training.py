@@ -286,7 +286,7 @@ def check_affordable_opening(hospital: Hospital, start: Opening, call: Call) -> 
         return start
     need_counts(hospital)
     events = [hospital.counts, *events]  # every sum is divided by the number of patients
-    refusal = find_unaffordable(hospital.policy, ledgers.read_lines(hospital.ledger), events, call.run)
+    refusal = find_unaffordable(hospital.policy, hospital.ledger, events, call.run)
     if refusal is None:
         return start
     if call.request == "finish" and start.protection is not None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from privacy.formats import describe_later_version
 from privacy.message import Json
@@ -38,7 +38,8 @@ class Chain:
 
     said: the lines. links: after each line, the `previous` that the next one must have. size: bytes. whole: hash of all
     bytes. since: hash of the last line that has `previous`, and of all after it. first: number of the first such line,
-    0 = there is none. head: as stored on disk. stamp: of the file at that time.
+    0 = there is none. head: as stored on disk. stamp: of the file at that time. totals: what `privacy.release.totals`
+    keeps of these lines.
     """
 
     said: list[dict[str, Json]] = field(default_factory=list)
@@ -49,6 +50,7 @@ class Chain:
     first: int = 0
     head: Head | None = None
     stamp: tuple[int, ...] = ()
+    totals: dict[int | None, Any] = field(default_factory=dict)
 
     @property
     def end(self) -> Head:

@@ -82,10 +82,11 @@ def release_reply(
         message = from_bytes(reply)
         code, why = _refuse_undeclared(policy, forms, message) or (None, "")
     with ledgers.open_transaction(ledger) as opened:
-        before = tuple(opened.lines())
-        again = replay and (commit in names_of_paid_replies(before) if commit else _left_before(before, call, digest))
+        again = replay and (
+            commit in names_of_paid_replies(opened.lines()) if commit else _left_before(opened.lines(), call, digest)
+        )
         if code is None and not again:
-            code, why = find_unaffordable(policy, before, [parse_or_non_private(event)], call.run) or (None, "")
+            code, why = find_unaffordable(policy, ledger, [parse_or_non_private(event)], call.run) or (None, "")
         opened.append(
             {
                 **_call_facts(call, recipient, now),
@@ -138,14 +139,15 @@ class Refusal(NamedTuple):
     why: str
 
 
-def find_unaffordable(
-    policy: Policy, before: Iterable[Mapping[str, Json]], events: Sequence[Event], run: str
-) -> Refusal | None:
+def find_unaffordable(policy: Policy, ledger: Path, events: Sequence[Event], run: str) -> Refusal | None:
     """Why a hospital refuses events in addition to those in its ledger, or None if it allows them.
 
     `policy_public`: they release facts without noise that the hospital does not declare public. `budget`: a patient
     would be charged more than the policy allows for one reply, one run or in total. `policy_privacy`: the policy
     requires privacy, and an event has no finite ε.
+
+    What the ledger's lines cost is kept in memory (`privacy.release.totals`). Where Renyi divergences show that all
+    together cost well below a cap, as they do until most of it is spent, no finer accountant is asked.
 
     Args:
         events: all of one reply. run: the run that asks, as in a `Call`.
@@ -159,14 +161,18 @@ def find_unaffordable(
         return None
     if any(compose_events([event]) == NON_PRIVATE for event in events):
         return Refusal(BUDGET, "it would leave without noise, and the policy has a budget")
-    from privacy.dp.accounting import compute_cost  # seconds that a hospital without a budget saves
+    # seconds that a hospital without a budget saves
+    from privacy.dp.accounting import compute_tally_cost, is_well_below, tally_events
+    from privacy.release.totals import add_up_ledger
 
-    charged, name = list(ledgers.charged_lines(before)), run_name(run)
-    past = {"release": (), "run": (e for line, e in charged if run_name(str(line.get("run"))) == name)}
-    past["total"] = (event for _, event in charged)
+    delta, before = policy.budget.delta, add_up_ledger(ledger, policy.colluding)
+    past = {"release": None, "run": before.runs.get(run_name(run)), "total": before.total}
+    added = [assume_colluding(event, policy.colluding) for event in events]
     for what, cap in policy.caps.items():
-        counted = [assume_colluding(event, policy.colluding) for event in (*past[what], *events)]
-        epsilon = compute_cost(counted, policy.budget.delta).epsilon
+        spent = tally_events(added, past[what])
+        if is_well_below(spent, cap.epsilon, delta):
+            continue
+        epsilon = compute_tally_cost(spent, delta).epsilon
         if epsilon > cap.epsilon:
             text = f"the {what} would cost epsilon = {epsilon:.4g}, and the policy allows {cap.epsilon:g}: {cap.line}"
             return Refusal(BUDGET, text)

@@ -104,10 +104,16 @@ def read_lines(ledger: Path) -> Iterator[dict[str, Json]]:
     A torn line (the write during which the machine crashed; its reply never left) is reported as {"torn": True, "line":
     its number, from 1}.
     """
-    known = _KNOWN.get(ledger.resolve())
-    if known is not None and known.stamp == _file_stamp(ledger):
+    known = find_checked_chain(ledger)
+    if known is not None:
         return iter(tuple(known.said))
     return (parse_line(raw, number) for number, raw in enumerate(split_lines(_read_bytes(ledger)), start=1))
+
+
+def find_checked_chain(ledger: Path) -> Chain | None:
+    """The ledger as this process checked it, to be read only; None if it did not, or the file changed since."""
+    known = _KNOWN.get(ledger.resolve())
+    return known if known is not None and known.stamp == _file_stamp(ledger) else None
 
 
 def read_head(ledger: Path) -> Head:
@@ -143,14 +149,20 @@ def verify_ledger(ledger: Path, witness: tuple[int, str] | None = None) -> list[
     return complaints + ([] if witness is None else compare_with_witness(chain, witness))
 
 
-def charged_lines(lines: Iterable[Mapping[str, Json]]) -> Iterator[tuple[Mapping[str, Json], Event]]:
+def charged_lines(
+    lines: Iterable[Mapping[str, Json]], left: set[tuple[str, ...]] | None = None
+) -> Iterator[tuple[Mapping[str, Json], Event]]:
     """The lines that count as privacy cost, each with its event; an unreadable event counts as non-private.
 
     Not charged: a torn line, whose reply never left; and a reply sent again, which says `again` and whose (run, round,
     request, sha256) is in an earlier line. Equal bytes without `again` were computed anew from patients.
     A refused line is charged its event, because a refusal reveals something too.
+
+    Args:
+        lines: of a ledger, from its beginning, or those that follow lines that were read with the same `left`.
+        left: replies that left in earlier lines; those of these lines are added.
     """
-    left: set[tuple[str, ...]] = set()
+    left = set() if left is None else left
     for line in lines:
         reply = tuple(repr(line.get(name)) for name in ("run", "round", "request", "sha256"))
         if is_torn(line) or (line.get("again") is True and reply in left):

@@ -65,7 +65,7 @@ COVERED: list[Event] = [NOTHING, Declared("counts"), NOISED, Part("c", "test", L
 @pytest.mark.parametrize("event", BARE)
 def test_what_no_finite_epsilon_bounds_is_refused_whatever_the_budget(event, tmp_path):
     for events in ([event], [NOISED, event]):
-        refusal = find_unaffordable(REQUIRES, [], events, "r/x")
+        refusal = find_unaffordable(REQUIRES, Path("no-ledger"), events, "r/x")
         assert refusal is not None and refusal.code == "policy_privacy"
     ledger = tmp_path / "ledger.jsonl"
     place = {"policy": REQUIRES, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
@@ -74,12 +74,12 @@ def test_what_no_finite_epsilon_bounds_is_refused_whatever_the_budget(event, tmp
     with pytest.raises(Refused, match="policy_privacy"):
         release_reply(b"x", {"kind": "of tomorrow"}, forms=None, call=Call("r/x", 2, "train", {}), **place)
     assert all(line["refused"] == "policy_privacy" and line["bytes"] == 0 for line in ledgers.read_lines(ledger))
-    assert find_unaffordable(Policy(), [], [event], "r/x") is None
+    assert find_unaffordable(Policy(), Path("no-ledger"), [event], "r/x") is None
 
 
 @pytest.mark.parametrize("event", COVERED)
 def test_what_a_finite_epsilon_bounds_leaves(event):
-    assert find_unaffordable(REQUIRES, [], [event], "r/x") is None
+    assert find_unaffordable(REQUIRES, Path("no-ledger"), [event], "r/x") is None
 
 
 def test_who_requires_privacy_says_by_name_what_is_public():

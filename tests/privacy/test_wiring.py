@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -412,9 +413,9 @@ def test_each_word_of_a_policy_is_asked_and_what_is_declared_is_found_inside_oth
 def test_an_event_that_cannot_be_read_is_the_dearest_and_a_failure_may_always_be_told():
     policy = Policy(budget=Budget(epsilon=9.0), public=())
     for events in ([known_event({"kind": "magic"})], [NOTHING, Gaussian(1e-3)]):
-        refusal = find_unaffordable(policy, [], events, "r/x")
+        refusal = find_unaffordable(policy, Path("no-ledger"), events, "r/x")
         assert refusal is not None and refusal.code == BUDGET
-    assert find_unaffordable(policy, [], [Declared("failure")], "r/x") is None
+    assert find_unaffordable(policy, Path("no-ledger"), [Declared("failure")], "r/x") is None
     for wrong in ({"epsilon": math.inf}, {"epsilon": 0.0}, {"epsilon": 1.0, "delta": 0.0}, {"epsilon": 1, "delta": 1}):
         with pytest.raises(ValueError, match="must be"):
             Budget(**wrong)
