@@ -168,7 +168,7 @@ def draw_roc_by_class(
         order, part: as above.
     """
     has_cuts = any(model_counts.has_cuts for model_counts in counts.values())
-    shown = {name: {m: model_counts.scores[0, c] for m, model_counts in counts.items()} for c, name in enumerate(names)}
+    shown = {name: {m: model_counts.sample[c] for m, model_counts in counts.items()} for c, name in enumerate(names)}
     picture = draw_roc_curves(shown, order=order, part=part)
     what = "Grades from each cut on against those below" if has_cuts else "Each class against the rest"
     caption = f"{what}, on the hospital's own test patients, from histograms of probability."

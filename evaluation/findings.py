@@ -31,6 +31,7 @@ from evaluation.histograms import (
     Floats,
     Ints,
     draw_patient_weights,
+    pack_scores,
     pool_counts,
     tally_weighted,
 )
@@ -128,7 +129,7 @@ def pool_findings(sites: Sequence[Findings]) -> Findings:
 
 def guess_shares(findings: Findings, baseline: Callable[[Counts], Counts]) -> Findings:
     """The same images with the baseline's scores of each finding; one that nobody knows there stays as it is."""
-    each = (baseline(counts) if counts.scores[0].any() else counts for counts in findings.each)
+    each = (baseline(counts) if counts.sample.any() else counts for counts in findings.each)
     return replace(findings, each=tuple(each))
 
 
@@ -145,7 +146,7 @@ def to_tensors(findings: Findings) -> dict[str, Tensor]:
     scores = np.concatenate([counts.scores for counts in findings.each], axis=1)
     flat = scores.reshape(len(scores), -1)
     columns = np.flatnonzero(flat[0])
-    numbers = [(c.patients, int(c.scores[0].sum()), *c.class_patients) for c in findings.each]
+    numbers = [(c.patients, int(c.sample.sum()), *c.class_patients) for c in findings.each]
     arrays = {
         "finding_scores": flat[:, columns],
         "finding_columns": columns,
@@ -346,7 +347,7 @@ def _build_counts(scores: Ints, numbers: Sequence[int]) -> Counts:
     """Counts of one finding, whose confusion at 0.5 follows from its bins (1 + B, 1, 2, bins)."""
     half = scores.shape[-1] // 2
     confusion = np.stack([scores[:, 0, :, :half].sum(axis=-1), scores[:, 0, :, half:].sum(axis=-1)], axis=-1)
-    return Counts(scores, confusion, int(numbers[0]), (int(numbers[2]), int(numbers[3])))
+    return Counts(pack_scores(scores), confusion, int(numbers[0]), (int(numbers[2]), int(numbers[3])))
 
 
 def _build_noised_counts(
@@ -372,7 +373,8 @@ def _reorder_copies(counts: Counts, order: Ints) -> Counts:
     """The counts with their copies sorted by AUC, and then all in the given order."""
     rank = np.argsort(auc(counts.scores[1:, 0]), kind="stable")
     places = np.concatenate([[0], 1 + rank[order]])
-    return replace(counts, scores=counts.scores[places], confusion=counts.confusion[places])
+    packed = replace(counts.packed, values=counts.packed.values[places])
+    return replace(counts, packed=packed, confusion=counts.confusion[places])
 
 
 def _find_format_problems(tensors: Mapping[str, Tensor]) -> list[str]:

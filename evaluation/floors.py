@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from evaluation.findings import Findings, guess_shares
 from evaluation.grades import predict_grades
-from evaluation.histograms import ODDS, Counts
+from evaluation.histograms import ODDS, Counts, pack_scores
 from evaluation.numbers import Errors
 from evaluation.overlap import Overlaps
 from evaluation.protocols import Evidence, Table, own_model_table
@@ -39,13 +39,13 @@ def majority_baseline(counts: Counts) -> Counts:
     confusion = np.zeros_like(counts.confusion)
     shares = truth[:1] / max(truth[0].sum(), 1)
     confusion[..., int(predict_grades(shares)[0] if counts.has_cuts else truth[0].argmax())] = truth
-    scores = np.zeros_like(counts.scores)
-    bins, totals = scores.shape[-1], counts.scores.sum(axis=-1)  # (1 + B, K, 2)
+    scores, totals = np.zeros(counts.shape, np.int64), counts.scores.sum(axis=-1)  # (1 + B, K, 2)
+    bins = counts.shape[-1]
     for row, (other, this) in enumerate(totals[0]):
         share = max(this / max(other + this, 1), 0)
         place = int(cell_of(share)) if counts.scale == ODDS else min(int(share * bins), bins - 1)
         scores[:, row, :, place] = totals[:, row]
-    return replace(counts, scores=scores, confusion=confusion)
+    return replace(counts, packed=pack_scores(scores), confusion=confusion)
 
 
 def mean_mask(masks: Iterable[ArrayLike], shape: Sequence[int], classes: int) -> NDArray[np.uint8]:

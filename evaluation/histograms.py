@@ -43,12 +43,38 @@ ODDS: Scale = "odds"
 
 
 @dataclass(frozen=True)
+class Packed:
+    """Numbers of `shape`, most of which are 0: `values` (first side, m), at `columns` (m,) of the other sides in a row.
+    With 1,000 copies a hospital's scores are 16 MiB, and a hundredth of that packed.
+    """
+
+    values: Ints
+    columns: Ints
+    shape: tuple[int, ...]
+
+    def unpack(self, rows: slice = slice(None)) -> Ints:
+        """The numbers, or those of some places of the first axis."""
+        values = self.values[rows]
+        flat: Ints = np.zeros((len(values), math.prod(self.shape[1:])), np.int64)
+        flat[:, self.columns] = values
+        unpacked: Ints = flat.reshape(len(values), *self.shape[1:])
+        return unpacked
+
+
+def pack_scores(scores: Ints) -> Packed:
+    """Numbers >= 0 without the columns that are 0 at every place of the first axis."""
+    flat = scores.reshape(len(scores), -1)
+    columns = np.flatnonzero(flat.any(axis=0))
+    values = flat[:, columns]
+    small = not values.size or int(values.max()) <= np.iinfo(np.int32).max
+    return Packed(values.astype(np.int32 if small else np.int64), columns, scores.shape)
+
+
+@dataclass(frozen=True)
 class Counts:
     """One model on the test images of one or more sites.
 
-    scores: (1 + B, K, 2, bins) images per bin of predicted probability; index 0 is the sample, 1..B its
-        patient-bootstrap copies. K = 1 (class 1) for two classes, else K = C, each class against the rest, or of
-        ordered classes K = C - 1, one for each cut. The axis of 2: (other, this class), or (below, from the cut on).
+    packed: `scores` in little memory.
     confusion: (1 + B, C, C) images by [true, predicted] class.
     patients: patients in the sample.
     class_patients: (C,) patients with at least one image of the class, or of ordered classes by their highest.
@@ -56,7 +82,7 @@ class Counts:
     scale: of the bins; of noised counts the odds.
     """
 
-    scores: Ints
+    packed: Packed
     confusion: Ints
     patients: int
     class_patients: tuple[int, ...]
@@ -64,9 +90,28 @@ class Counts:
     scale: Scale = PROBABILITY
 
     @property
+    def scores(self) -> Ints:
+        """(1 + B, K, 2, bins) images per bin of predicted probability, made anew each time; index 0 is the sample, 1..B
+        its patient-bootstrap copies. K = 1 (class 1) for two classes, else K = C, each class against the rest, or of
+        ordered classes K = C - 1, one for each cut. The axis of 2: (other, this class), or (below, from the cut on).
+        """
+        return self.packed.unpack()
+
+    @property
+    def sample(self) -> Ints:
+        """(K, 2, bins): the scores of the sample alone."""
+        first: Ints = self.packed.unpack(slice(1))[0]
+        return first
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(1 + B, K, 2, bins), of the scores."""
+        return self.packed.shape
+
+    @property
     def copies(self) -> int:
         """B, the number of bootstrap copies."""
-        return len(self.scores) - 1
+        return self.shape[0] - 1
 
     @property
     def classes(self) -> int:
@@ -76,7 +121,7 @@ class Counts:
     @property
     def has_cuts(self) -> bool:
         """Whether a score row is a cut between more than two ordered classes."""
-        return bool(2 <= self.scores.shape[1] == self.classes - 1)
+        return bool(2 <= self.shape[1] == self.classes - 1)
 
 
 def count_scores(
@@ -121,7 +166,7 @@ def count_scores(
     predicted = predict_labels(p, ordered=ordered)
     confusion = tally_weighted(patient, y * classes + predicted, weights, classes * classes)
     return Counts(
-        scores.reshape(copies + 1, rows, 2, bins),
+        pack_scores(scores.reshape(copies + 1, rows, 2, bins)),
         confusion.reshape(copies + 1, classes, classes),
         len(distinct),
         count_class_patients(y, who, classes, ordered=ordered),
@@ -147,12 +192,15 @@ def pool_counts(counts: Sequence[Counts]) -> Counts:
     """
     if any(c.scale == ODDS for c in counts):
         counts = [convert_to_odds(c) for c in counts]
-    shapes = {(c.scores.shape, c.confusion.shape) for c in counts}
+    shapes = {(c.shape, c.confusion.shape) for c in counts}
     if len(shapes) != 1:
         shapes_text = ", ".join(f"scores {a} with confusion {b}" for a, b in sorted(shapes)) or "none"
         raise ValueError(f"counts to pool must agree in copies, classes and bins; found: {shapes_text}")
+    scores = np.zeros(counts[0].shape, np.int64)
+    for each in counts:  # one after the other, so that memory does not grow with their number
+        scores.reshape(len(scores), -1)[:, each.packed.columns] += each.packed.values
     return Counts(
-        np.sum([c.scores for c in counts], axis=0),
+        pack_scores(scores),
         np.sum([c.confusion for c in counts], axis=0),
         sum(c.patients for c in counts),
         tuple(sum(c.class_patients[k] for c in counts) for k in range(counts[0].classes)),
@@ -173,12 +221,11 @@ def to_tensors(counts: Counts) -> dict[str, Tensor]:
     """
     if counts.noise:
         raise ValueError(f"counts with noise {counts.noise} are not packed; send the noised histogram instead")
-    flat = counts.scores.reshape(len(counts.scores), -1)
-    columns = np.flatnonzero(flat[0])
+    held = counts.packed.values[0] > 0
     arrays = {
-        "scores": flat[:, columns],
-        "columns": columns,
-        "shape": np.array(counts.scores.shape),
+        "scores": counts.packed.values[:, held],
+        "columns": counts.packed.columns[held],
+        "shape": np.array(counts.shape),
         "confusion": counts.confusion,
         "patients": np.array([counts.patients]),
         "class_patients": np.array(counts.class_patients),
@@ -198,11 +245,9 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Counts:
     if wrong := _find_format_problems(tensors):
         raise ValueError("these tensors are no counts: " + "; ".join(wrong))
     arrays = {name: tensors[name].numpy().astype(np.int64) for name in PACKED}
-    shape = tuple(int(n) for n in arrays["shape"])
-    scores = np.zeros((shape[0], shape[1] * shape[2] * shape[3]), np.int64)
-    scores[:, arrays["columns"]] = arrays["scores"]
+    packed = Packed(tensors["scores"].numpy(), arrays["columns"], tuple(int(n) for n in arrays["shape"]))
     patients = tuple(int(n) for n in arrays["class_patients"])
-    counts = Counts(scores.reshape(shape), arrays["confusion"], int(arrays["patients"][0]), patients)
+    counts = Counts(packed, arrays["confusion"], int(arrays["patients"][0]), patients)
     images = counts.confusion.sum(axis=(1, 2))
     if not (counts.scores.sum(axis=(2, 3)) == images[:, None]).all():
         raise ValueError("these tensors are no counts: scores and confusion do not count the same images")
@@ -213,11 +258,11 @@ def convert_to_odds(counts: Counts) -> Counts:
     """The same counts on the scale of the odds, each bin at its centre."""
     if counts.scale == ODDS:
         return counts
-    bins = counts.scores.shape[-1]
-    moved = np.zeros((*counts.scores.shape[:-1], CELLS), np.int64)
+    scores, bins = counts.scores, counts.shape[-1]
+    moved = np.zeros((*counts.shape[:-1], CELLS), np.int64)
     for bin_, cell in enumerate(cell_of((np.arange(bins) + 0.5) / bins).tolist()):
-        moved[..., cell] += counts.scores[..., bin_]
-    return replace(counts, scores=moved, scale=ODDS)
+        moved[..., cell] += scores[..., bin_]
+    return replace(counts, packed=pack_scores(moved), scale=ODDS)
 
 
 def draw_patient_weights(patients: Ints, copies: int, seed: int, site: str) -> Ints:

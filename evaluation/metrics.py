@@ -194,5 +194,5 @@ FURTHER = (SENSITIVITY, SPECIFICITY, BRIER, RANKED_PROBABILITY, CALIBRATION)
 
 def _group_count(counts: Counts) -> int:
     """16 groups if the bins allow it, else as many as there are bins."""
-    bins = counts.scores.shape[-1]
+    bins = counts.shape[-1]
     return 16 if bins % 16 == 0 else bins

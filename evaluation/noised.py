@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.histograms import LARGEST, ODDS, Counts, Floats, Ints
+from evaluation.histograms import LARGEST, ODDS, Counts, Floats, Ints, pack_scores
 from evaluation.layout import compute_layout, spread_over_cells
 from evaluation.noised_classes import (
     Sums,
@@ -107,7 +107,7 @@ def from_noised(
         )
     halves = scores[:, 0].reshape(1 + copies, 2, 2, HALF).sum(axis=-1) if classes == 2 else None
     confusion = _round_to_totals(_scale_to_totals(sums.confusion, of_class), of_class) if halves is None else halves
-    return Counts(scores, confusion, patients, tuple(class_patients), how.own, ODDS)
+    return Counts(pack_scores(scores), confusion, patients, tuple(class_patients), how.own, ODDS)
 
 
 def _prepare_two_classes(

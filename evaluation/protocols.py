@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -151,7 +151,8 @@ def score_overall(
 
 
 def pool_test_sets(table: Table) -> dict[str, Evidence]:
-    """Each model's evidence on all test sets, pooled into one sample, by the model's site.
+    """Each model's evidence on all test sets, pooled into one sample, by the model's site. Sites of which the table has
+    the same evidence, because they have the same model, share a sample.
 
     Raises:
         ValueError: naming every (model, test site) that is missing.
@@ -160,7 +161,13 @@ def pool_test_sets(table: Table) -> dict[str, Evidence]:
     if missing := [(m, t) for m in models for t in tests if (m, t) not in table]:
         named = ", ".join(f"{m} on {t}" for m, t in missing)
         raise ValueError(f"public testing needs every model on every site; missing: {named}")
-    return {m: pool_evidence([table[m, t] for t in tests]) for m in models}
+    pooled: dict[tuple[int, ...], Evidence] = {}
+    evidence = {m: [table[m, t] for t in tests] for m in models}
+    keys = {m: tuple(map(id, each)) for m, each in evidence.items()}
+    for m, key in keys.items():
+        if key not in pooled:
+            pooled[key] = pool_evidence(evidence[m])
+    return {m: pooled[key] for m, key in keys.items()}
 
 
 def score_public(
@@ -174,7 +181,8 @@ def score_public(
     """
     tests = _table_axes(table)[1]
     each = pool_test_sets(table) if samples is None else samples
-    by_model = [score_evidence(sample, measure, sites=tests, limits=limits) for sample in each.values()]
+    once = {id(sample): score_evidence(sample, measure, sites=tests, limits=limits) for sample in _distinct(each)}
+    by_model = [once[id(sample)] for sample in each.values()]
     copies = np.mean([s.copies for s in by_model], axis=0)
     first = by_model[0]
     return summarise_copies(copies, first.support, sites=first.sites, assessable=first.assessable, limits=limits)
@@ -183,8 +191,14 @@ def score_public(
 def score_matrix(table: Table, measure: Measure) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
     """Model sites (M), test sites (T) and the score of each model on each site, (M, T); NaN where it was not tested."""
     models, tests = _table_axes(table)
-    values = [[measure.of(table[m, t])[0] if (m, t) in table else np.nan for t in tests] for m in models]
+    once = {id(evidence): measure.of(evidence)[0] for evidence in _distinct(table)}
+    values = [[once[id(table[m, t])] if (m, t) in table else np.nan for t in tests] for m in models]
     return models, tests, np.asarray(values, dtype=np.float64)
+
+
+def _distinct(evidence: Mapping[Any, Evidence]) -> list[Evidence]:
+    """Each object once: sites that have the same model share their evidence, and what is computed of it."""
+    return list({id(each): each for each in evidence.values()}.values())
 
 
 def use_for_all_sites(table: Table, model: str) -> dict[tuple[str, str], Evidence]:

@@ -67,7 +67,7 @@ def compute_classes_support(counts: Counts) -> Support:
     if counts.classes > 2:
         each = [compute_class_support(counts, c) for c in np.flatnonzero(find_mean_classes(counts)).tolist()]
         return _join_supports(each)
-    images = counts.scores[0].sum(axis=-1)
+    images = counts.sample.sum(axis=-1)
     return Support(
         patients=counts.patients,
         images=int(counts.confusion[0].sum()),

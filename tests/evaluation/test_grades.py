@@ -15,7 +15,7 @@ from evaluation import protocols, records
 from evaluation.classes import KINDS, Classes, class_measure_name, list_mean_classes, name_cuts
 from evaluation.floors import add_floor, majority_baseline
 from evaluation.grades import list_rows, predict_grades, predict_labels, reach_cuts
-from evaluation.histograms import count_class_patients, count_scores, from_tensors, pool_counts, to_tensors
+from evaluation.histograms import count_class_patients, count_scores, from_tensors, pack_scores, pool_counts, to_tensors
 from evaluation.metrics import AUC, BALANCED_ACCURACY, GRADE_ERROR, KAPPA, RANKED_PROBABILITY
 from evaluation.noised_classes import cut_bounds
 from evaluation.recommendation import mean_auc
@@ -195,4 +195,4 @@ def test_a_cut_that_cannot_be_assessed_leaves_no_trace_in_the_mean():
     counts = counted(6, (60, 30, 25, 2))
     spoilt = counts.scores.copy()
     spoilt[:, 2] = spoilt[:, 2, :, ::-1]
-    assert np.array_equal(AUC.of(counts), AUC.of(replace(counts, scores=spoilt)))
+    assert np.array_equal(AUC.of(counts), AUC.of(replace(counts, packed=pack_scores(spoilt))))

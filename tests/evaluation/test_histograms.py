@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from evaluation.histograms import count_scores, from_tensors, pool_counts, to_tensors
+from evaluation.histograms import count_scores, from_tensors, pack_scores, pool_counts, to_tensors
 from evaluation.support import compute_support
 
 
@@ -189,3 +189,20 @@ def test_support_counts_images_and_patients():
     assert held.assessable(images=2, patients=2)
     assert not held.assessable(images=3, patients=2)
     assert not held.assessable(images=2, patients=3)
+
+
+@given(hnp.arrays(np.int64, st.tuples(*[st.integers(1, 4)] * 4), elements=st.sampled_from((0, 0, 0, 1, 7, 2**40))))
+def test_packed_scores_are_the_scores(scores):
+    packed = pack_scores(scores)
+    assert np.array_equal(packed.unpack(), scores) and packed.unpack().dtype == np.int64
+    assert np.array_equal(packed.unpack(slice(1)), scores[:1])
+    assert packed.values.shape[1] == sum(scores[:, i, j, k].any() for i, j, k in np.ndindex(*scores.shape[1:]))
+
+
+def test_counts_of_a_thousand_copies_take_a_hundredth_of_their_scores():
+    rng = np.random.default_rng(0)
+    p = rng.random(40)
+    counts = count_scores(rng.integers(0, 2, 40), np.c_[1 - p, p], np.arange(40) // 2, copies=1000, seed=0)
+    for each in (counts, from_tensors(to_tensors(counts))):
+        assert each.packed.values.nbytes + each.packed.columns.nbytes < each.scores.nbytes / 90
+    assert counts.sample.tolist() == counts.scores[0].tolist() and counts.shape == counts.scores.shape

@@ -222,3 +222,17 @@ def test_csv_and_json_say_the_same_and_nothing_that_is_not_a_number():
     assert back["rows"][0]["value"] is None
     assert back["rows"][0]["negatives"] == 30
     assert back["more"]["x"] == [None, 1.5]
+
+
+def test_sites_that_have_the_same_model_share_its_counts_and_it_is_scored_once(monkeypatch):
+    counts = counted(raw())
+    alike = {"a": "a", "b": "a", "c": "c"}  # b has a's model
+    shared = {(m, t): counts[alike[m], t] for m, t in counts}
+    copied = {pair: replace(each) for pair, each in shared.items()}
+    calls = []
+    watched = replace(AUC, of=lambda evidence: calls.append(evidence) or AUC.of(evidence))
+    public, matrix = protocols.score_public(shared, watched), protocols.score_matrix(shared, watched)
+    assert len(calls) == 2 + 6  # two samples of all patients; two models at three sites
+    again = protocols.score_public(copied, AUC)
+    assert public.estimate == again.estimate and np.array_equal(public.copies, again.copies)
+    assert np.array_equal(matrix[2], protocols.score_matrix(copied, AUC)[2])

@@ -165,6 +165,9 @@ def test_sums_leave_and_single_patients_stay(run):
     first = next(iter(replies))[0]  # asked for once, with the first method
     assert floors == {(first, model, test) for model in "ab" for test in "ab"}  # one global model is scored at home
     assert first == "fedavg"
+    files = {path.name for path in index.parent.glob("*.safetensors")}
+    own = {f"local.{model}.{test}.safetensors" for model in "ab" for test in "ab"}
+    assert files == {*own, "fedavg.a.a.safetensors", "fedavg.b.b.safetensors"}, "and is kept once for each hospital"
     for tensors in replies.values():
         told = from_tensors({n: t for n, t in tensors.items() if not n.startswith(FLOOR)})
         assert told.totals.shape == (6, 1, 2) and set(tensors) >= {"totals", "known"} and "scores" not in tensors

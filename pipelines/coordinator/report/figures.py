@@ -39,10 +39,10 @@ from evaluation.protocols import Evidence, own_model_table, score_matrix
 from evaluation.reliability import calibration_curves
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.wording import Words
-from pipelines.coordinator.artifacts import CENTRAL, ScoredFile, read_index
+from pipelines.coordinator.artifacts import CENTRAL, read_index
 from pipelines.coordinator.trained import Matrix, TrainedMethod
 from pipelines.hospital.segmentation import FLOOR
-from privacy.message import Message, from_bytes
+from privacy.message import from_bytes
 
 WORDS = Words()
 Tables: TypeAlias = Mapping[str, Mapping[tuple[str, str], Evidence]]
@@ -164,9 +164,7 @@ def _draw_rocs(
         site: {m: home_counts[m][site, site] for m in methods if (site, site) in home_counts[m]} for site in sites
     }
     if not classes.several:
-        shown = {
-            site: {m: counts.scores[0, 0] for m, counts in lines.items()} for site, lines in counts_by_site.items()
-        }
+        shown = {site: {m: counts.sample[0] for m, counts in lines.items()} for site, lines in counts_by_site.items()}
         return [draw_roc_curves(shown, order=order, part=part)]
     return [
         draw_roc_by_class(lines, classes.scored_parts, order=order, part=f", {site}{part}")
@@ -258,27 +256,24 @@ def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
     bootstrap of noised counts; the others bring their own.
     """
     tables: dict[str, dict[tuple[str, str], Evidence]] = {}
-    for entry, reply in _read_evaluations(folder):
-        tensors = {n: t for n, t in reply.tensors.items() if not n.startswith(FLOOR)}
-        evidence = parse_evidence(tensors, reply.facts, copies=copies, seed=seed)
-        tables.setdefault(entry.label, {})[entry.model_site, entry.test_site] = evidence
+    evidence: dict[str, Evidence] = {}  # by file: sites that have the same model share it
+    for entry in read_index(folder):
+        if entry.file not in evidence:
+            reply = from_bytes((folder / entry.file).read_bytes())
+            tensors = {n: t for n, t in reply.tensors.items() if not n.startswith(FLOOR)}
+            evidence[entry.file] = parse_evidence(tensors, reply.facts, copies=copies, seed=seed)
+        tables.setdefault(entry.label, {})[entry.model_site, entry.test_site] = evidence[entry.file]
     return tables
 
 
 def read_floor(folder: Path) -> dict[str, Overlaps | Errors]:
     """The mean mask's overlaps, or the median guess's errors, by site, where methods give masks or numbers."""
-    floor_tensors = {
-        entry.test_site: {n.removeprefix(FLOOR): t for n, t in reply.tensors.items() if n.startswith(FLOOR)}
-        for entry, reply in _read_evaluations(folder)
-        if any(n.startswith(FLOOR) for n in reply.tensors)
-    }
+    floor_tensors = {}
+    for file, site in {entry.file: entry.test_site for entry in read_index(folder)}.items():
+        tensors = from_bytes((folder / file).read_bytes()).tensors
+        if any(n.startswith(FLOOR) for n in tensors):
+            floor_tensors[site] = {n.removeprefix(FLOOR): t for n, t in tensors.items() if n.startswith(FLOOR)}
     return {
         site: from_errors(tensors) if "errors" in tensors else from_overlaps(tensors)
         for site, tensors in floor_tensors.items()
     }
-
-
-def _read_evaluations(folder: Path) -> Iterator[tuple[ScoredFile, Message]]:
-    """Of the evaluate stage, with what its index says of each."""
-    for entry in read_index(folder):
-        yield entry, from_bytes((folder / entry.file).read_bytes())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from federation.matching import ChannelMoments
 from federation.participant import Checkpoint
@@ -61,15 +61,11 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             for line in _list_lines(world, method):
                 step(done, len(order), line[0])
                 done += 1
-                for model_site, test_site, reply in _score_line(
-                    world, trained, cohorts, line, models, line[0] == floor
-                ):
-                    if reply is None:
-                        refused.append(Refusal(test_site, f"evaluate {line[0]}", BUDGET))
-                        continue
-                    name = f"{line[0]}.{model_site}.{test_site}.safetensors"
-                    (out / name).write_bytes(to_bytes(to_message(reply)))
-                    index.append(ScoredFile(line[0], model_site, test_site, name))
+                for scored in _score_line(world, trained, cohorts, line, models, line[0] == floor):
+                    if scored.reply is None:
+                        refused.append(Refusal(scored.test_site, f"evaluate {line[0]}", BUDGET))
+                    else:
+                        index.append(_write_scored(out, line[0], scored))
             for training in further:
                 step(done, len(order), name_training(method, training))
                 done += 1
@@ -92,11 +88,17 @@ def _score_training(
     trained = read_trained(inputs["train"], method, training)
     cohorts = read_cohorts_of_method(world.config, inputs, method)
     models = cache(partial(_export_models, seeded, trained, cohorts))
-    for model_site, test_site, reply in _score_line(seeded, trained, cohorts, (method, None), models, False):
-        if reply is not None:
-            file = f"{name}.{model_site}.{test_site}.safetensors"
-            (out / file).write_bytes(to_bytes(to_message(reply)))
-            yield ScoredFile(name, model_site, test_site, file)
+    for scored in _score_line(seeded, trained, cohorts, (method, None), models, False):
+        if scored.reply is not None:
+            yield _write_scored(out, name, scored)
+
+
+def _write_scored(out: Path, label: str, scored: Scored) -> ScoredFile:
+    """Write a reply, once for all sites that have the same model, and return its entry."""
+    file = f"{label}.{scored.source}.{scored.test_site}.safetensors"
+    if scored.source == scored.model_site and scored.reply is not None:
+        (out / file).write_bytes(to_bytes(to_message(scored.reply)))
+    return ScoredFile(label, scored.model_site, scored.test_site, file)
 
 
 def _floor_of(world: World) -> str | None:
@@ -117,8 +119,17 @@ def _list_lines(world: World, method: str) -> list[Line]:
 
 Models: TypeAlias = Callable[[Checkpoint], Mapping[str, Params]]
 """A method's models of a checkpoint, by site."""
-Scored: TypeAlias = tuple[str, str, Reply | None]
-"""Model site, test site, counts; None where the budget of the test patients is spent."""
+
+
+class Scored(NamedTuple):
+    """Counts of one site's model at one site. source: the site in whose name these counts are kept: the model's, or one
+    that has the same model and comes before it. reply: None where the budget of the test patients is spent.
+    """
+
+    model_site: str
+    test_site: str
+    source: str
+    reply: Reply | None
 
 
 def _score_line(
@@ -138,11 +149,11 @@ def _score_line(
         replies = _ask_scores(
             world, trained, cohorts, line, dict.fromkeys(sites, CENTRAL), dict.fromkeys(sites, params), floor
         )
-        yield from ((CENTRAL, site, replies[site]) for site in sites)
+        yield from (Scored(CENTRAL, site, CENTRAL, replies[site]) for site in sites)
         return
     moments = _ask_moments(world, trained, line)
     home_replies = _ask_scores(world, trained, cohorts, line, {site: site for site in sites}, {}, floor, moments)
-    yield from ((site, site, home_replies[site]) for site in sites)
+    yield from (Scored(site, site, site, home_replies[site]) for site in sites)
     tuned = line[1] is not None and line[1].tuning is not None
     if not world.config.evaluate.public or len(home_replies) == 1 or tuned:
         return
@@ -152,9 +163,10 @@ def _score_line(
         other_sites = [site for site in home_replies if site != model_site and same[site] != same[model_site]]
         by = dict.fromkeys(other_sites, model_site), dict.fromkeys(other_sites, params)
         replies = _ask_scores(world, trained, cohorts, line, *by, moments=moments) if other_sites else {}
-        yield from (
-            (model_site, site, replies.get(site, home_replies[site])) for site in home_replies if site != model_site
-        )
+        for site, reply in home_replies.items():
+            if site != model_site:
+                source = model_site if site in replies else site
+                yield Scored(model_site, site, source, replies.get(site, reply))
 
 
 def _checkpoint_of_line(world: World, line: Line) -> Checkpoint:
