@@ -99,7 +99,7 @@ def calibrate_model(
         )
     if how != "centred":
         is_patched = task.patch is not None  # their features are as large as they are
-        module = adapt_batch_norms(module, train.x, batch=at_once(train.x, dense=True) if is_patched else BATCH)
+        module = adapt_batch_norms(module, train.x, batch=at_once(train.x) if is_patched else BATCH)
     if how == "adabn":
         return Calibrated(module)
     at = 1 - float((train.y == 1).double().mean()) if quantile == "prevalence" else quantile

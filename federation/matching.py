@@ -234,7 +234,7 @@ def _measure_norm(module: nn.Module, path: str, x: Tensor, weights: Tensor) -> t
     hook = norm.register_forward_pre_hook(look)
     try:
         with torch.no_grad():
-            for part in torch.split(x, at_once(x, dense=True)):
+            for part in torch.split(x, at_once(x)):
                 try:
                     module(part)
                 except _Reached:

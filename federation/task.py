@@ -257,7 +257,7 @@ class Task:
                 return x.new_zeros(0, self.classes, *self.spatial)
             if alone:
                 return apply_to_each_row(predict, x)
-            parts = split_rows(x, at_once(x, dense=self.kind == "segmentation"))
+            parts = split_rows(x, at_once(x))
             return predict(x[parts[0]]) if len(parts) == 1 else torch.cat([predict(x[part]) for part in parts])
 
 

@@ -20,7 +20,7 @@ def average_windows(predict: Callable[[Tensor], Tensor], x: Tensor, window: Sequ
     from monai.inferers.utils import sliding_window_inference  # slow to import
 
     sides = [int(side) for side in window]
-    pieces = at_once(x.new_empty(1, x.shape[1], *sides), dense=True)
+    pieces = at_once(x.new_empty(1, x.shape[1], *sides))
     averaged: Tensor = sliding_window_inference(x, sides, pieces, predict, overlap=OVERLAP, mode="gaussian")
     return averaged
 

@@ -25,6 +25,7 @@ from pipelines.requests.methods import TableLine
 from pipelines.runs.store import DiskFolder
 from privacy.attacks.membership import Membership, model_membership
 from privacy.dp.access import Rows
+from privacy.dp.chunks import at_once
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
 from privacy.message import Json, as_mapping
 from privacy.release.form import ABSENT, value_or_none
@@ -95,7 +96,8 @@ def _compute_losses(task: Task, module: nn.Module, rows: Rows) -> NDArray[np.flo
     """Cross-entropy of each row, or what a number or findings have in its place, in evaluation mode."""
     module.eval()
     with torch.no_grad():
-        pairs = zip(torch.split(rows.x, 256), torch.split(rows.y, 256), strict=True)
+        size = at_once(rows.x)
+        pairs = zip(torch.split(rows.x, size), torch.split(rows.y, size), strict=True)
         compute = task.comparable_loss if task.kind == "findings" else label_loss
         losses = torch.cat([compute(module(x), y).double().cpu() for x, y in pairs])
     return np.asarray(losses.nan_to_num().numpy(), dtype=np.float64)

@@ -50,7 +50,7 @@ def predict_masks(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[
         return task.probabilities(module, pieces)
 
     class_maps, expected = list[Tensor](), list[Tensor]()
-    for part in (x[rows] for rows in split_rows(x, at_once(x, dense=True))):
+    for part in (x[rows] for rows in split_rows(x, at_once(x))):
         is_whole = window is None or not len(part)
         slabs = [(0, predict(part))] if is_whole else average_by_slabs(predict, part, window or ())
         masks = [masks_of_probabilities(slab) for _, slab in slabs]

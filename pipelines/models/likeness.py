@@ -81,7 +81,7 @@ def describe_examples(module: nn.Module, x: Tensor, window: Sequence[int] | None
     """`inputs` and `features` (n, d) of examples x (n, *inputs), a few at a time."""
     module.eval()
     inputs, features = [], []
-    for part in (x[rows] for rows in split_rows(x, at_once(x, dense=True))):
+    for part in (x[rows] for rows in split_rows(x, at_once(x))):
         inputs.append(compute_features(part.cpu().numpy()))
         with torch.no_grad():
             pooled = [_pool_features(module(piece)) for piece in split_windows(part, window)]

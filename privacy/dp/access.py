@@ -26,7 +26,7 @@ from privacy.dp.events import NON_PRIVATE, Event
 from privacy.dp.mixup import Blend, blend_losses, blend_rows
 from privacy.dp.moments import Embed, Moments, Patients, exact_moments
 from privacy.dp.passes import PLAIN, Passes
-from privacy.dp.stored_rows import split_rows, take_rows
+from privacy.dp.stored_rows import defer_rows, split_rows, take_rows
 from privacy.message import Params
 
 Split: TypeAlias = Literal["train", "validation", "test"]
@@ -216,11 +216,10 @@ class PlainAccess:
         if full:
             return Draw(rows.x, rows.y, rows.patient)
         index = next(self.stream)
-        x, y = take_rows(rows.x, index), take_rows(rows.y, index)
         if self.augment is not None:
-            x, y = self.augment(x, y, self.generator)
+            x, y = self.augment(defer_rows(rows.x, index), defer_rows(rows.y, index), self.generator)
         else:
-            x, y = x[:], y[:]
+            x, y = take_rows(rows.x, index)[:], take_rows(rows.y, index)[:]
         if not self.mixup:
             return Draw(x, y, rows.patient[index])
         x, blend = blend_rows(x, y, self.mixup, self.generator)
@@ -244,7 +243,7 @@ class PlainAccess:
         extra = None if aux is None else in_turn(aux, len(draw.y))
         self.events.append(NON_PRIVATE)
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        size = len(draw.y) if module.training else min(CHUNK, at_once(draw.x, dense=draw.y.dim() > 1))
+        size = len(draw.y) if module.training else min(CHUNK, at_once(draw.x))
         parts = -(-len(draw.y) // size)
         extra_parts = [None] * parts if extra is None else torch.split(extra, size)
         partners = [None] * parts if draw.blend is None else torch.split(draw.blend.y, size)
@@ -289,7 +288,7 @@ class PlainAccess:
         rows = self.splits.get(split)
         if rows is None or len(rows.y) == 0:
             return float("nan")
-        training, chunk = module.training, chunk or at_once(rows.x, dense=rows.y.dim() > 1)
+        training, chunk = module.training, chunk or at_once(rows.x)
         module.eval()
         with torch.no_grad():
             values = [statistic(module, Batch(rows.x[part], rows.y[part])) for part in split_rows(rows.y, chunk)]

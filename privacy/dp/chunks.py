@@ -14,15 +14,12 @@ from torch import Tensor
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or torch's products on a GPU are not deterministic
 NONE_KNOWN = "does not have a deterministic implementation"  # words of torch's error
 ROWS = 256  # of a pass without gradient
-DENSE = 2**20  # numbers in the images of one pass, if features are as large as the image
+NUMBERS = 2**20  # in the images of one pass: 256 of 64 x 64 pixels, for a network's first features are as large
 
 
-def at_once(x: Tensor, *, dense: bool) -> int:
-    """Number of rows of x (n, ...) per forward pass, if rows do not influence each other but by rounding.
-
-    dense: the network predicts a class per pixel.
-    """
-    return max(1, min(ROWS, DENSE // max(1, math.prod(x.shape[1:])))) if dense else ROWS
+def at_once(x: Tensor) -> int:
+    """Number of rows of x (n, ...) per forward pass, if rows do not influence each other but by rounding."""
+    return max(1, min(ROWS, NUMBERS // max(1, math.prod(x.shape[1:]))))
 
 
 def copy_rows(x: Tensor, rows: Tensor) -> Tensor:

@@ -15,6 +15,9 @@ from torch.utils._pytree import tree_map_only
 MOST_BYTES = 2**28
 """Bytes of the rows of one split that are held in memory: 256 MiB. What is larger is read row by row."""
 
+LARGE = 2**20
+"""Bytes of a row from which a mini-batch is not copied before it is augmented: a patch takes a part of each."""
+
 UNCHANGED = "rows of a file cannot be changed in place: give changed rows back, as by x = x.clone()"
 
 
@@ -30,6 +33,15 @@ def select_rows(stored: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
 def take_rows(x: Tensor, rows: Tensor) -> Tensor:
     """The rows (n,) of x (m, ...), of `StoredRows` without reading them."""
     return StoredRows(x.stored, x.rows[rows], x.dtype) if isinstance(x, StoredRows) else x[rows]
+
+
+def defer_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """The rows (n,) of x (m, ...), as `take_rows`; large ones in a processor's memory are not copied either, but read
+    when they are used.
+    """
+    if isinstance(x, StoredRows) or x.device.type != "cpu" or math.prod(x.shape[1:]) * x.itemsize < LARGE:
+        return take_rows(x, rows)
+    return StoredRows(x, rows, x.dtype)
 
 
 def view_rows(x: Tensor) -> list[Tensor]:

@@ -281,7 +281,7 @@ def test_fine_tuning_lowers_the_loss_on_masks_and_calibration_says_that_it_canno
 
 
 def test_in_evaluation_masks_go_through_in_chunks_and_nothing_changes(monkeypatch):
-    monkeypatch.setattr("privacy.dp.chunks.DENSE", 2 * 8 * 8)
+    monkeypatch.setattr("privacy.dp.chunks.NUMBERS", 2 * 8 * 8)
     task, rows = testbed.dense_task(), testbed.make_scenes(0, n=3)["train"]
     access, network = open_access({"train": rows}, batch=2, seed=0), task.network().eval()
     sizes: list[int] = []

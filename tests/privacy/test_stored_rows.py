@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from federation import patches
 from federation.models.planned import Planned
 from federation.patches import build_patch_views
-from federation.task import Task
+from federation.task import IGNORED, Task
 from pipelines.models.answers import predict_classes
 from privacy.dp import chunks, stored_rows
 from privacy.dp.access import Rows, open_access
@@ -100,7 +102,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(StoredRows, "read", note)
     monkeypatch.setattr(stored_rows, "MOST_BYTES", 0)
-    monkeypatch.setattr(chunks, "DENSE", 3 * 64)  # three images of the test pass at a time
+    monkeypatch.setattr(chunks, "NUMBERS", 3 * 64)  # three images of the test pass at a time
     return numbers
 
 
@@ -145,3 +147,57 @@ def test_patches_are_cut_without_reading_a_whole_example(reads: list[int]) -> No
     draw = access.draw()
     assert draw.x.shape == (5, 1, 4, 4) and draw.y.dtype == torch.int64 and not reads
     assert not isinstance(open_access({"train": rows}, batch=4, seed=0).draw().x, StoredRows)
+
+
+def _slow_corner(
+    mask: np.ndarray[Any, Any], patch: tuple[int, ...], foreground: float, generator: torch.Generator
+) -> list[int]:
+    """The first voxel of a patch, by a list of all voxels that may be its middle."""
+    drawn = torch.rand(3 + mask.ndim, generator=generator, dtype=torch.float64).tolist()
+    rooms = [side - length for side, length in zip(mask.shape, patch, strict=True)]
+    present = sorted({*mask.flatten().tolist()} - {0, IGNORED})
+    middles = np.argwhere(mask != IGNORED)
+    is_centred = 0 < len(middles) < mask.size
+    if drawn[0] < foreground and present:
+        middles, is_centred = np.argwhere(mask == present[int(drawn[1] * len(present))]), True
+    if not is_centred:
+        return [int(share * (room + 1)) for share, room in zip(drawn[3:], rooms, strict=True)]
+    middle = middles[int(drawn[2] * len(middles))].tolist()
+    return [min(max(at - length // 2, 0), room) for at, length, room in zip(middle, patch, rooms, strict=True)]
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+@given(seed=st.integers(0, 10**6), foreground=st.sampled_from((0.0, 0.5, 1.0)), flat=st.booleans())
+def test_patches_lie_where_a_list_of_all_voxels_puts_them(
+    deferred: bool, seed: int, foreground: float, flat: bool
+) -> None:
+    """Of one function, drawn again and again from studies of two hospitals in turn."""
+    numbers = np.random.default_rng(seed)
+    sides, patch = ((6, 7), (2, 3)) if flat else ((4, 5, 6), (2, 3, 2))
+    shares = ([1, 0, 0, 0], [0.7, 0.2, 0.1, 0], [0.4, 0.3, 0, 0.3], [0, 0, 0, 1])
+    splits = [
+        torch.from_numpy(np.stack([numbers.choice([0, 1, 2, IGNORED], sides, p=share) for share in shares]))
+        for _ in range(2)
+    ]
+    augment = build_patch_views(patch, foreground, 3)
+    ours, slow = (torch.Generator().manual_seed(seed) for _ in range(2))
+    for turn in range(6):
+        masks, index = splits[turn // 2 % 2], torch.from_numpy(numbers.integers(0, 4, 3))
+        images = masks[:, None].float()
+        taken = [StoredRows(x, index, x.dtype) if deferred else x[index] for x in (images, masks)]
+        x, y = augment(*taken, ours)
+        for row, mask in zip(range(3), masks[index].numpy(), strict=True):
+            corner = _slow_corner(mask, patch, foreground, slow)
+            cut = mask[tuple(slice(at, at + length) for at, length in zip(corner, patch, strict=True))]
+            assert np.array_equal(y[row].numpy(), cut) and np.array_equal(x[row, 0].numpy(), cut)
+
+
+def test_a_mask_that_is_drawn_again_is_not_looked_at_as_a_whole_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_rows, "LARGE", 1)
+    counted, count = list[Tensor](), patches._count_voxels
+    monkeypatch.setattr(patches, "_count_voxels", lambda mask, classes: (counted.append(mask), count(mask, classes))[1])
+    masks, every = (torch.randn(3, 8, 8) > 0.5).long(), torch.arange(3)
+    rows = Rows(masks[:, None].float(), masks, every)
+    access = open_access({"train": rows}, batch=2, seed=0, augment=build_patch_views(PLAN.patch, 0.5, 2))
+    draws = [access.draw() for _ in range(9)]
+    assert len(counted) == 3 and all(type(draw.x) is Tensor and draw.x.shape[1:] == (1, 4, 4) for draw in draws)
