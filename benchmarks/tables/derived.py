@@ -115,6 +115,17 @@ def routing() -> Tables:
     return paired(made)
 
 
+def cost_curves() -> Tables:
+    script, book = made_by("speed.curves"), read_measured("curves")
+    return {
+        **script.tables(book),
+        "million": script.table_of_a_million(book),
+        "ledger": made_by("speed.ledger_age").table(read_measured("ledger_age")),
+        "patches": made_by("speed.patch_loader").table(read_measured("patch_loader")),
+        "ratios": made_by("tables.ratios").table(),
+    }
+
+
 def of_one(script: str, measured: str) -> Callable[[], Tables]:
     """The tables that one script makes of one file."""
     return lambda: made_by(script).tables(read_measured(measured))
@@ -124,6 +135,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "adapters": of_one("studies.adapters", "adapters"),
     "augmentation": of_one("studies.augmentation", "augmentation"),
     "carried": of_one("studies.carried", "carried"),
+    "cost-curves": cost_curves,
     "customized": of_one("studies.customized_tables", "customized"),
     "default-run": of_one("studies.cusfl_low", "cusfl_low"),
     "encoder": of_one("studies.lite0", "lite0"),
@@ -148,6 +160,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "routing": routing,
     "shared-noise": of_one("studies.shared_noise", "shared_noise"),
     "speed": speed,
+    "speed": lambda: made_by("speed.curves").tables_of_images(read_measured("curves")),
     "systems": lambda: made_by("tables.systems_tables").tables(),
     "translation-quality": of_one("studies.synthesis", "synthesis"),
     "vafl-as-published": of_one("studies.vafl_as_published_tables", "vafl_as_published"),
