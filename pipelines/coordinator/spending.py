@@ -37,7 +37,6 @@ from privacy.dp.events import (
 )
 from privacy.dp.protection import Protection
 from privacy.release import ledger as ledgers
-from privacy.release.gate import run_name
 from privacy.release.policy import Policy
 
 COUNTS_SHARE = 0.05
@@ -162,7 +161,7 @@ def epsilon_after(
     colluding: how many hospitals may work together with the coordinator, by the policy.
     """
     charged = ledgers.charged_lines(ledgers.read_lines(ledger))
-    before = [event for line, event in charged if run in (None, run_name(str(line.get("run"))))]
+    before = [event for line, event in charged if run in (None, ledgers.run_name(str(line.get("run"))))]
     spent, then = (
         compute_cost([assume_colluding(event, colluding) for event in counted], delta).epsilon
         for counted in (before, [*before, *events])

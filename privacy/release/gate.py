@@ -166,7 +166,7 @@ def find_unaffordable(policy: Policy, ledger: Path, events: Sequence[Event], run
     from privacy.release.totals import add_up_ledger
 
     delta, before = policy.budget.delta, add_up_ledger(ledger, policy.colluding)
-    past = {"release": None, "run": before.runs.get(run_name(run)), "total": before.total}
+    past = {"release": None, "run": before.runs.get(ledgers.run_name(run)), "total": before.total}
     added = [assume_colluding(event, policy.colluding) for event in events]
     for what, cap in policy.caps.items():
         spent = tally_events(added, past[what])
@@ -177,11 +177,6 @@ def find_unaffordable(policy: Policy, ledger: Path, events: Sequence[Event], run
             text = f"the {what} would cost epsilon = {epsilon:.4g}, and the policy allows {cap.epsilon:g}: {cap.line}"
             return Refusal(BUDGET, text)
     return None
-
-
-def run_name(run: str) -> str:
-    """The name of the run to which a conversation belongs."""
-    return run.partition("/")[0]
 
 
 def lacks_noise(event: Event) -> bool:

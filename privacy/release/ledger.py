@@ -172,6 +172,11 @@ def charged_lines(
         yield line, parse_or_non_private(line.get("event"))
 
 
+def run_name(run: str) -> str:
+    """The name of the run to which a conversation belongs."""
+    return run.partition("/")[0]
+
+
 def spent_events(lines: Iterable[Mapping[str, Json]]) -> tuple[Event, ...]:
     """The charged events, in the ledger's order: see `charged_lines`."""
     return tuple(event for _, event in charged_lines(lines))

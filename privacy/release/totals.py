@@ -16,8 +16,7 @@ from pathlib import Path
 from privacy.dp.accounting import Tally, tally_events
 from privacy.dp.events import Event, assume_colluding
 from privacy.message import Json
-from privacy.release.gate import run_name
-from privacy.release.ledger import charged_lines, find_checked_chain, read_lines
+from privacy.release.ledger import charged_lines, find_checked_chain, read_lines, run_name
 
 _ADDING = threading.Lock()
 

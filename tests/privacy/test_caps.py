@@ -29,7 +29,8 @@ from privacy.dp.events import (
 )
 from privacy.message import Call
 from privacy.release import ledger as ledgers
-from privacy.release.gate import BUDGET, Refused, release_reply, run_name
+from privacy.release.gate import BUDGET, Refused, release_reply
+from privacy.release.ledger import run_name
 from privacy.release.policy import RELEASE_SHARE, REQUESTS, Budget, Most, Policy
 
 DELTA = 1e-5
