@@ -56,7 +56,7 @@ def many_hospitals() -> Tables:
 
 def speed() -> Tables:
     return {
-        **made_by("speed.patients").tables(read_measured("patients")),
+        **made_by("speed.curves").tables_of_images(read_measured("curves")),
         **made_by("speed.large_models").tables(read_measured("large_models")),
     }
 
@@ -160,7 +160,6 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "routing": routing,
     "shared-noise": of_one("studies.shared_noise", "shared_noise"),
     "speed": speed,
-    "speed": lambda: made_by("speed.curves").tables_of_images(read_measured("curves")),
     "systems": lambda: made_by("tables.systems_tables").tables(),
     "translation-quality": of_one("studies.synthesis", "synthesis"),
     "vafl-as-published": of_one("studies.vafl_as_published_tables", "vafl_as_published"),
