@@ -249,11 +249,11 @@ class Site:
         """
         lr = self.work.lr if lr is None else lr
         total = self.steps(steps, epochs)
-        names = {n for n, p in module.named_parameters() if p.requires_grad and (trainable is None or trainable(n))}
-        flags = {name: p.requires_grad for name, p in module.named_parameters()}
-        for name, p in module.named_parameters():
-            p.requires_grad_(name in names)
-        params = {name: p for name, p in module.named_parameters() if name in names}
+        everything = dict(module.named_parameters())
+        flags = {name: p.requires_grad for name, p in everything.items()}
+        params = {n: p for n, p in everything.items() if p.requires_grad and (trainable is None or trainable(n))}
+        for name, p in everything.items():
+            p.requires_grad_(name in params)
         groups = _group_parameters(self.work, params, lr, rates)
         state = _restore_state(params, optimizer or {}) if self.work.keep_optimizer else {}
         module.train()
@@ -273,7 +273,7 @@ class Site:
             gradient, extra = {}, {}
             for p in params.values():
                 p.grad = None  # else it would lie in memory beside the next one
-        for name, p in module.named_parameters():
+        for name, p in everything.items():
             p.requires_grad_(flags[name])
         loss = sum((value / total for value in sum_losses(losses)), 0.0)  # read once, when all steps are under way
         return Descent(total, lr, loss, state if self.work.keep_optimizer else {})

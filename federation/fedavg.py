@@ -14,7 +14,8 @@ from torch import nn
 
 from federation.algorithm import Memory, State
 from federation.descent import Correction, Descent, Site, Work
-from federation.parameters import average_models, loaded, prefixed, read_parameters, section
+from federation.parameters import average_models, prefixed, read_parameters, section
+from federation.spare_network import borrow_network
 from federation.task import Task
 from privacy.message import Call, Message, Params
 
@@ -61,9 +62,9 @@ class FedAvg:
         return state
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
-        module = loaded(self.network(site.task), section(received.tensors, "model"))
-        descent = descend_from(site, module, memory)
-        return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
+        with borrow_network(self, site.task, section(received.tensors, "model")) as module:
+            descent = descend_from(site, module, memory)
+            return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
 
     def merge(self: Weighted, state: State, replies: Mapping[str, Message]) -> State:
         return Message(prefixed("model", merged(replies, self.weights)))

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,7 +87,7 @@ def measure_updates(replies: Replies, sent: Replies, counts: Counts) -> dict[str
         is_statistic = name.endswith(STATISTICS)
         square[is_statistic] += updates.square().sum(dim=1)
         if not is_statistic:
-            center = updates.median(dim=0).values
+            center = _lower_median(updates)
             dot += updates @ center
             center_square += float(center.square().sum())
     per_patient = _relate_counts(replies, counts)
@@ -118,6 +119,12 @@ def _stack_updates(name: str, replies: Replies, sent: Replies) -> Iterator[Tenso
         pairs.append(zip(pieces, befores, strict=True))
     for piece_by_site in zip(*pairs, strict=True):
         yield torch.stack([piece.double() - before.double() for piece, before in piece_by_site])
+
+
+def _lower_median(values: Tensor) -> Tensor:
+    """(K, numbers) finite -> (numbers,): as `values.median(dim=0)`, in a quarter of the time."""
+    middle = (len(values) - 1) // 2
+    return torch.from_numpy(np.partition(values.numpy(), middle, axis=0)[middle])
 
 
 def _relate_counts(replies: Replies, counts: Counts) -> list[float]:

@@ -22,14 +22,13 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from federation.algorithm import Algorithm, Memory
 from federation.descent import Site
 from federation.models.adapted import fixed_in
 from federation.models.fixed import compute_fixed_digest
-from federation.parameters import loaded
 from federation.randomness import use_seed
+from federation.spare_network import borrow_network
 from federation.task import Task
 from privacy.folder import Folder
 from privacy.message import (
@@ -64,12 +63,6 @@ FIGURES, SECONDS = "figures", "seconds"
 FIXED = "fixed"
 Look: TypeAlias = Callable[[nn.Module], Mapping[str, Json]]
 """What measures a model at its hospital: it changes nothing, and draws no random number."""
-
-_IDLE: dict[tuple[Algorithm, Task, torch.dtype], nn.Module] = {}
-"""The network that scored the last model, filled with zeros, for reuse: to build one takes as long as the rest of a
-short round outside of training. It is removed while it is in use. Networks with dropout are not kept: building one
-draws random numbers, and dropout continues from there. Large ones are not kept: they would lie in memory in training.
-"""
 
 
 def answer_training_call(
@@ -166,12 +159,10 @@ def _score_merged_model(
     if call.round <= 1:
         return losses, {"loss": None, "n": 0}, None, {}
     params = algorithm.model(site, received, method_memory)
-    module = _IDLE.pop((algorithm, site.task, torch.get_default_dtype()), None)
-    module = loaded(algorithm.network(site.task) if module is None else module, params)
-    n = site.size("validation") if scored else 0
-    loss = site.measure(module, site.task.validation, "validation") if n else math.nan
-    figures = {} if look is None else _remember_figures(memory, call.round - 1, look(module) if n else {})
-    _put_back(algorithm, site.task, module)
+    with borrow_network(algorithm, site.task, params) as module:
+        n = site.size("validation") if scored else 0
+        loss = site.measure(module, site.task.validation, "validation") if n else math.nan
+        figures = {} if look is None else _remember_figures(memory, call.round - 1, look(module) if n else {})
     finite = loss if math.isfinite(loss) else None
     validation: dict[str, Json] = {"loss": finite, "n": n if finite is not None else 0}
     return {**losses, str(call.round - 1): finite}, validation, params, figures
@@ -257,17 +248,6 @@ def list_averages(models: Folder) -> list[int]:
     return sorted(int(name.removeprefix(AVERAGE)) for name in models.names() if name.startswith(AVERAGE))
 
 
-def _put_back(algorithm: Algorithm, task: Task, module: nn.Module) -> None:
-    """Keep a network for the next model, with its parameters set to zero. See `_IDLE`."""
-    tensors = module.state_dict()
-    has_dropout = any(isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules())
-    if not has_dropout and sum(tensor.nbytes for tensor in tensors.values()) <= LARGE:
-        for tensor in tensors.values():
-            tensor.zero_()
-        _IDLE.clear()
-        _IDLE[algorithm, task, torch.get_default_dtype()] = module
-
-
 def prune_models(models: Folder, memories: Sequence[Memory], *, best: int | None, newest: int) -> None:
     """Remove the models that no checkpoint can need any more. Call it after the commit, and not for a replay.
 
@@ -279,13 +259,11 @@ def prune_models(models: Folder, memories: Sequence[Memory], *, best: int | None
         needed_rounds.add(best_round(losses))
         if best is not None:  # a site that was not asked in the best round uses its last model before that round
             needed_rounds.add(max((int(name) for name in losses if int(name) <= best), default=None))
-    for number in list_rounds(models):
-        if number < newest and number not in needed_rounds:
-            models.remove(f"{number}")
     needed_averages = {newest, *map(last_scored_round, memories)}  # the next one is made of that of the memory used
-    for number in list_averages(models):
-        if number not in needed_averages:
-            models.remove(f"{AVERAGE}{number}")
+    for name in models.names():
+        number, is_average = int(name.removeprefix(AVERAGE)), name.startswith(AVERAGE)
+        if number not in needed_averages if is_average else number < newest and number not in needed_rounds:
+            models.remove(name)
 
 
 def load_checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int | None) -> tuple[int, Params]:

@@ -138,7 +138,7 @@ def to_bytes(message: Message) -> bytes:
         ValueError: a fact is not JSON, or is not finite.
     """
     facts = json.dumps(dict(message.facts), sort_keys=True, allow_nan=False)
-    tensors = {name: message.tensors[name].detach().cpu().contiguous() for name in sorted(message.tensors)}
+    tensors = _lay_tensors(message.tensors)
     if sys.byteorder == "big":
         from safetensors.torch import save
 
@@ -198,6 +198,20 @@ def _write_header(message: Message) -> tuple[bytes, list[str]]:
 def count_bytes(parts: Sequence[Buffer]) -> int:
     """The bytes of all parts."""
     return sum(len(part) for part in parts)
+
+
+def _lay_tensors(tensors: Params) -> dict[str, Tensor]:
+    """Tensors in the order of their names, each contiguous and on the CPU; those that are so already, themselves."""
+    return {
+        name: tensors[name] if _is_laid(tensors[name]) else tensors[name].detach().cpu().contiguous()
+        for name in sorted(tensors)
+    }
+
+
+def _is_laid(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers lie one after another on the CPU. A subclass may have them elsewhere."""
+    is_plain = type(tensor).__name__ == "Tensor" and not tensor.requires_grad
+    return is_plain and tensor.device.type == "cpu" and tensor.is_contiguous()
 
 
 def from_bytes(data: Buffer) -> Message:
@@ -292,7 +306,7 @@ def to_file(message: Message, path: Path) -> str:
     from safetensors.torch import save_file
 
     facts = json.dumps(dict(message.facts), sort_keys=True, allow_nan=False)
-    tensors = {name: message.tensors[name].detach().cpu().contiguous() for name in sorted(message.tensors)}
+    tensors = _lay_tensors(message.tensors)
     try:
         save_file(tensors, path, metadata={FACTS: facts})
     except SafetensorError as error:

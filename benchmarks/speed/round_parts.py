@@ -56,7 +56,7 @@ PARTS = {
     "gate and ledger": ["privacy.release.gate:release_reply"],
     "the reply that waits on the disk": ["pipelines.runs.replies:_map_to_file"],
     "checks of question and reply": [
-        "pipelines.hospital.worker:_check_request",
+        "pipelines.hospital.worker:_parse_request",
         "pipelines.hospital.rehearsal:check_reply",
         "pipelines.hospital.training:check_affordable_opening",
     ],

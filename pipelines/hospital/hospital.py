@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -210,14 +210,18 @@ def keyed_digest(key: bytes, sha: str) -> str:
 
 
 def rows_of(
-    cohort: Cohort, device: str = "cpu", target: Target | None = None, *, scratch: Path | None = None
+    cohort: Cohort,
+    device: str = "cpu",
+    target: Target | None = None,
+    *,
+    scratch: Path | None = None,
+    splits: Sequence[Split] = SPLITS,
 ) -> dict[Split, Rows]:
     """The cohort's images by split, on a device, with labels, or with the target's masks. scratch: where large ones
-    are read from, as in `copy_rows_to_disk`.
+    are read from, as in `copy_rows_to_disk`. splits: those that are read.
     """
     return {
-        split: _select_rows(cohort, cohort.split == number, device, target, scratch)
-        for number, split in enumerate(SPLITS)
+        split: _select_rows(cohort, cohort.split == SPLITS.index(split), device, target, scratch) for split in splits
     }
 
 

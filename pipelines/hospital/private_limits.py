@@ -9,7 +9,7 @@ from pipelines.runs.listing import list_paths
 from privacy.dp.events import Event
 from privacy.message import Call, Message
 from privacy.release import ledger as ledgers
-from privacy.release.gate import Refused, find_unaffordable, names_of_paid_replies
+from privacy.release.gate import Refused, find_unaffordable, is_paid_reply
 from privacy.release.refusals import count_patient_codes
 
 
@@ -55,5 +55,5 @@ def check_paid(hospital: Hospital, memory: Message) -> None:
     commit = memory.facts.get("commit")
     if not memory.facts or (commit is None and not hospital.policy.promises):
         return  # no memory; or one of an older version, without commits, at a hospital that promises nothing
-    if commit not in names_of_paid_replies(ledgers.read_lines(hospital.ledger)):
+    if not is_paid_reply(tuple(ledgers.read_lines(hospital.ledger)), commit):
         raise Refused("unpaid_memory")

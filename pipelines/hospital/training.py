@@ -59,7 +59,8 @@ from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
 from privacy.secure_sum import find_forged_keys, make_key_pair, sign_key
 
 R = TypeVar("R")
-POOLED: tuple[Split, ...] = ("train", "validation")
+TRAINED: tuple[Split, ...] = ("train", "validation")
+"""The splits that a run may learn from: its training reads no test patient."""
 HIDDEN = "policy_secure_sum"
 """The refusal code if the policy asks for secure sums, and parameters would leave alone, or in a sum over too few."""
 SECRET = "x25519"  # noqa: S105 - the name of a fact
@@ -236,9 +237,9 @@ def pool_images(hospital: Hospital, context: Context[Pool]) -> Done[Pooled]:
         target=value_or_none(context.question.target),
         scratch=hospital.scratch(),
     )
-    images = {f"{split}/x": rows[split].x for split in POOLED}
-    labels = {f"{split}/y": rows[split].y for split in POOLED}
-    patients = {f"{split}/patient": rows[split].patient for split in POOLED}
+    images = {f"{split}/x": rows[split].x for split in TRAINED}
+    labels = {f"{split}/y": rows[split].y for split in TRAINED}
+    patients = {f"{split}/patient": rows[split].patient for split in TRAINED}
     return Done(Pooled(images=images, labels={**labels, **patients}), describe_event(NON_PRIVATE))
 
 
@@ -318,10 +319,8 @@ def model_release_event(start: Opening) -> Event:
 
 def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -> Access:
     """Open access to this hospital's patients for one request: private access, if the run is private."""
-    rows, augment = (
-        rows_of(cohort, hospital.device, start.target, scratch=hospital.scratch()),
-        AUGMENTATIONS[start.work.augment],
-    )
+    rows = rows_of(cohort, hospital.device, start.target, scratch=hospital.scratch(), splits=TRAINED)
+    augment = AUGMENTATIONS[start.work.augment]
     if start.work.randomize:
         scale = default_scale(IMAGES.validate_python(cohort.recipe["images"]))
         augment = build_disturbance(start.work.randomize, scale.low, scale.high, before=augment)

@@ -22,6 +22,8 @@ def override_settings(settings: T, changes: Mapping[str, Any]) -> T:
     Raises:
         ValueError: an unknown field, a wrong type, or a value out of range; all of them (`SettingsError`).
     """
+    if not changes:
+        return settings
     changed = {**as_mapping(to_plain(settings)), **changes}
     for key, other in (("epochs", "steps"), ("steps", "epochs")):  # setting one of the two unsets the other
         if key in changes and other not in changes and other in changed:

@@ -15,10 +15,14 @@ from privacy.release.gate import Refused
 from privacy.system_errors import classify_failure
 
 ALIGNED = 64  # bytes: each tensor begins at a multiple, as its numbers require
+SMALL = 2**17
+"""Bytes of a reply up to which it waits in memory: to store it takes longer than to make it, and a thousand of them
+take less than one network's gradients."""
 
 
 def store_replies(worker: Worker, folder: Path, log: Callable[[str], None]) -> Worker:
-    """A worker whose replies' tensors lie in unnamed temporary files in `folder` and are read on access.
+    """A worker whose replies' tensors, of more than `SMALL` bytes, lie in unnamed temporary files in `folder` and are
+    read on access.
 
     So a round of 64 sites does not hold 64 models in memory. The system frees a file's space with the last of its
     tensors, or with the process. Files are not flushed to disk: a lost reply is requested again. A reply that cannot be
@@ -33,11 +37,11 @@ def store_replies(worker: Worker, folder: Path, log: Callable[[str], None]) -> W
 
 
 def make_reply_store(folder: Path, log: Callable[[str], None]) -> Callable[[Call, Message], Message]:
-    """A function that stores a reply as `store_replies` does; it raises Refused if the reply cannot be stored."""
+    """A function that keeps a reply as `store_replies` does; it raises Refused if the reply cannot be stored."""
 
     def keep_reply(call: Call, reply: Message) -> Message:
-        if not any(tensor.nbytes for tensor in reply.tensors.values()):
-            return reply
+        if sum(tensor.nbytes for tensor in reply.tensors.values()) <= SMALL:
+            return Message({name: tensor.detach().cpu().clone() for name, tensor in reply.tensors.items()}, reply.facts)
         try:
             return _map_to_file(reply, folder)
         except Exception as error:

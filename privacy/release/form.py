@@ -21,7 +21,7 @@ from dataclasses import MISSING, fields
 from enum import Enum, StrEnum
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Final, NamedTuple, NotRequired, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, NotRequired, TypeVar, Union, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
@@ -186,18 +186,10 @@ def read_form(form: type[T], message: Message) -> T:
     Raises:
         Misformed: it is not of this form.
     """
-    found_flaws, facts = _parse_message(form, message, closed=False)
+    found_flaws, values = _parse_message(form, message, closed=False)
     if found_flaws:
         raise Misformed(found_flaws)
-    declared = fields_of(cast("type", form))
-    tensors = {
-        field.name: message.tensors[field.name]
-        if not field.shape.names
-        else {name: tensor for name, tensor in message.tensors.items() if _tensor_field(declared, name) is field}
-        for field in declared
-        if field.shape is not None and (field.shape.names or field.name in message.tensors)
-    }
-    return form(**facts, **tensors)
+    return form(**values)
 
 
 class Misformed(ValueError):
@@ -211,20 +203,21 @@ class Misformed(ValueError):
 
 
 def _parse_message(form: type, message: Message, *, closed: bool) -> tuple[list[Flaw], dict[str, Any]]:
-    """The flaws, and if there are none the facts by field."""
-    declared = fields_of(form)
-    found_flaws = [
-        Flaw(_format_place([name]), "not declared") for name in message.tensors if _tensor_field(declared, name) is None
-    ]
+    """The flaws, and if there are none the facts and tensors by field."""
+    declared, names = fields_of(form), _group_tensors(form, message)
+    found_flaws = [Flaw(_format_place([name]), "not declared") for name in names.get(None, ())]
+    tensors: dict[str, Any] = {}
     for field in declared:
         if field.shape is not None:
-            field_tensors = {name: t for name, t in message.tensors.items() if _tensor_field(declared, name) is field}
+            field_tensors = {name: message.tensors[name] for name in names.get(field.name, ())}
             found_flaws += [
                 Flaw(_format_place([name]), text, field.code)
                 for name, t in field_tensors.items()
                 for text in _find_shape_problems(field.shape, t)
             ]
-            if not (field_tensors or field.optional or field.shape.names):
+            if field.shape.names or field_tensors:
+                tensors[field.name] = field_tensors if field.shape.names else field_tensors[field.name]
+            elif not field.optional:
                 found_flaws.append(Flaw(_format_place([field.name]), "missing", field.code))
         elif field.name in message.facts and len(text := json.dumps(message.facts[field.name])) > field.most:
             found_flaws.append(
@@ -238,7 +231,7 @@ def _parse_message(form: type, message: Message, *, closed: bool) -> tuple[list[
         return found_flaws + [
             Flaw(_format_place(e["loc"]), _describe_error(e, closed), codes.get(str(e["loc"][0]), "")) for e in each
         ], {}
-    return found_flaws, facts
+    return found_flaws, {**facts, **tensors}
 
 
 def _describe_error(error: Mapping[str, Any], closed: bool) -> str:
@@ -277,29 +270,39 @@ def read_fitting_form(forms: Sequence[type[T]], message: Message) -> T:
         Misformed: it is of none of these forms.
     """
     each = [*forms]
-    closed = next((form for form in each if not find_flaws(form, message, closed=True)), None)
-    fitting = closed or next((form for form in each if not find_flaws(form, message, closed=False)), None)
-    if fitting is None:
-        raise Misformed(compare_with_forms(each, message).flaws)
-    return read_form(fitting, message)
+    for closed in (True, False):
+        for form in each:
+            found_flaws, values = _parse_message(form, message, closed=closed)
+            if not found_flaws:
+                return form(**values)
+    raise Misformed(compare_with_forms(each, message).flaws)
 
 
-def _tensor_field(declared: Sequence[FieldForm], name: str) -> FieldForm | None:
-    """The field of a tensor: that of its name, else the first whose pattern its name has."""
-    shaped = [field for field in declared if field.shape is not None]
-    exact = [field for field in shaped if field.name == name and not field.shape.names]  # type: ignore[union-attr]
-    return next((field for field in [*exact, *shaped] if _is_named(field, name)), None)
+def _group_tensors(form: type, message: Message) -> dict[str | None, list[str]]:
+    """The names of a message's tensors by their field: that of the name, else the first whose pattern the name has, or
+    None.
+    """
+    exact, patterns = _tensor_names(form)
+    names: dict[str | None, list[str]] = {}
+    for name in message.tensors:
+        place = name if name in exact else next((field for field, each in patterns if each.fullmatch(name)), None)
+        names.setdefault(place, []).append(name)
+    return names
 
 
-def _is_named(field: FieldForm, name: str) -> bool:
-    pattern = "" if field.shape is None else field.shape.names
-    return re.fullmatch(pattern, name) is not None if pattern else field.name == name
+@cache
+def _tensor_names(form: type) -> tuple[frozenset[str], tuple[tuple[str, re.Pattern[str]], ...]]:
+    """The fields of a form with one tensor; and those with many, with the pattern of their names."""
+    shaped = [(field.name, field.shape.names) for field in fields_of(form) if field.shape is not None]
+    patterns = tuple((name, re.compile(pattern)) for name, pattern in shaped if pattern)
+    return frozenset(name for name, pattern in shaped if not pattern), patterns
 
 
 def _find_shape_problems(shape: Shape, tensor: Tensor) -> list[str]:
-    is_whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
-    wrong = [f"{tensor.dim()} axes, and at most {shape.axes} are allowed"] * (tensor.dim() > shape.axes)
-    wrong += [f"{tensor.numel()} numbers, and at most {shape.numbers} are allowed"] * (tensor.numel() > shape.numbers)
+    axes, numbers = tensor.dim(), tensor.numel()
+    is_whole = shape.whole is not None and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+    wrong = [f"{axes} axes, and at most {shape.axes} are allowed"] * (axes > shape.axes)
+    wrong += [f"{numbers} numbers, and at most {shape.numbers} are allowed"] * (numbers > shape.numbers)
     return wrong + [f"{tensor.dtype} is not allowed"] * (shape.whole not in (None, is_whole))
 
 

@@ -83,7 +83,7 @@ def release_reply(
         code, why = _refuse_undeclared(policy, forms, message) or (None, "")
     with ledgers.open_transaction(ledger) as opened:
         again = replay and (
-            commit in names_of_paid_replies(opened.lines()) if commit else _left_before(opened.lines(), call, digest)
+            is_paid_reply(tuple(opened.lines()), commit) if commit else _left_before(opened.lines(), call, digest)
         )
         if code is None and not again:
             code, why = find_unaffordable(policy, ledger, [parse_or_non_private(event)], call.run) or (None, "")
@@ -126,10 +126,11 @@ def _refuse_by_policy(policy: Policy, call: Call, size: int, recipient: str) -> 
     return "policy_bytes" if size > policy.max_bytes else None
 
 
-def names_of_paid_replies(before: Iterable[Mapping[str, Json]]) -> frozenset[str]:
-    """Names of the stored replies that left, and so were charged."""
-    left = (line for line in before if line.get("refused") is None)
-    return frozenset(str(line["commit"]) for line in left if line.get("commit"))
+def is_paid_reply(before: Sequence[Mapping[str, Json]], commit: Json) -> bool:
+    """Whether the stored reply of this name left, and so was charged. The newest lines are looked at first."""
+    return bool(commit) and any(
+        line.get("commit") == commit and line.get("refused") is None for line in reversed(before)
+    )
 
 
 class Refusal(NamedTuple):

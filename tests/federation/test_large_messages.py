@@ -23,7 +23,7 @@ from federation.engine import InProcess, Worker
 from federation.flare import COORDINATOR, ClientApp, Proxy, build_collector
 from federation.flare import build_reach as flare_reach
 from federation.remote import CARRIED, READY, UNKNOWN, Reach, Remote, Unreachable
-from pipelines.runs.replies import make_reply_store
+from pipelines.runs.replies import SMALL, make_reply_store
 from privacy.message import Call, Message, to_bytes
 
 CALL = Call("run", 1, "train", {})
@@ -176,7 +176,7 @@ def test_a_reply_that_cannot_be_kept_has_the_code_of_the_coordinators_disk(tmp_p
     (tmp_path / "file").write_text("")
     lines: list[str] = []
     engine = Remote({"a": reach(doubled)}, ("a",), keep=make_reply_store(tmp_path / "file", lines.append))
-    assert engine.ask(CALL, {"a": message(5000)}).missing == {"a": "disk"}
+    assert engine.ask(CALL, {"a": message(SMALL)}).missing == {"a": "disk"}
     assert "cannot wait in" in lines[0]
 
 

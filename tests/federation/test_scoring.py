@@ -1,14 +1,17 @@
-"""The network that scores models is used again, and nothing of one model shows in what follows."""
+"""The network that scores and learns is used again, and nothing of one hospital shows in what follows."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from consilium.testing import testbed
-from federation import participant
+from federation import fedavg, spare_network
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
@@ -49,7 +52,7 @@ def answer(task: Task, seed: int, models: testbed.MemoryFolder, round_: int = 2)
 
 @pytest.mark.parametrize("task", [PICTURES, DROPPING])
 def test_an_answer_is_the_same_in_a_new_network_and_in_one_that_scored_others(task):
-    participant._IDLE.clear()
+    spare_network._SPARE.clear()
     fresh = answer(task, 1, testbed.MemoryFolder())
     for other in (2, 3):
         answer(task, other, testbed.MemoryFolder())
@@ -59,30 +62,124 @@ def test_an_answer_is_the_same_in_a_new_network_and_in_one_that_scored_others(ta
     assert from_bytes(fresh[0]).facts["loss"] == loss
 
 
-def test_nothing_of_a_model_waits_for_the_next():
+def list_state(value: object) -> object:
+    """Everything that a network's object holds, without its numbers."""
+    parts = value.modules() if isinstance(value, nn.Module) else ()
+    return [
+        {name: held for name, held in vars(part).items() if name not in ("_modules", "_parameters", "_buffers")}
+        for part in parts
+    ]
+
+
+def test_what_waits_for_the_next_hospital_is_as_a_new_network_full_of_zeros():
     answer(PICTURES, 1, testbed.MemoryFolder())
-    (idle,) = participant._IDLE.values()
-    assert not any(tensor.any() for tensor in idle.state_dict().values())
-    assert all(p.grad is None for p in idle.parameters())
+    (spare,) = spare_network._SPARE.values()
+    assert not any(tensor.any() for tensor in spare.module.state_dict().values())
+    assert all(p.grad is None and not vars(p) and p.requires_grad for p in spare.module.parameters())
+    assert list_state(spare.module) == list_state(PICTURES.network())
+
+
+def test_the_next_hospital_gets_its_own_numbers_and_nobody_elses():
+    """The first one's network is the second one's, whose every parameter and buffer was sent to it."""
+    given = {n.removeprefix("model/"): t for n, t in model(PICTURES, 1).tensors.items()}
+    modules = []
+    for _ in range(2):
+        with spare_network.borrow_network(FedAvg(), PICTURES, given) as module:
+            assert testbed.are_equal(read_parameters(module), given)
+            assert not spare_network._SPARE, "while it is in use it is nobody else's"
+            with torch.no_grad():
+                for tensor in module.state_dict().values():
+                    tensor.add_(3)
+            modules.append(module)
+    assert modules[0] is modules[1]
+
+
+class Leaving:
+    """What work may leave in a network."""
+
+    @staticmethod
+    def hook(module: nn.Module) -> None:
+        module.stem.register_forward_hook(lambda *_: None)
+
+    @staticmethod
+    def gradients(module: nn.Module) -> None:
+        next(module.parameters()).grad_sample = torch.ones(1)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def frozen(module: nn.Module) -> None:
+        next(module.parameters()).requires_grad_(False)
+
+    @staticmethod
+    def failure(module: nn.Module) -> None:
+        raise RuntimeError
+
+    @staticmethod
+    def interruption(module: nn.Module) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("leave", ["hook", "gradients", "frozen", "failure", "interruption"])
+def test_a_network_in_which_something_was_left_is_not_used_again(leave):
+    given = {n.removeprefix("model/"): t for n, t in model(PICTURES, 1).tensors.items()}
+    for before in (0, 1):  # a new network, and one that was used
+        spare_network._SPARE.clear()
+        for _ in range(before):
+            with spare_network.borrow_network(FedAvg(), PICTURES, given):
+                pass
+        with suppress(RuntimeError, KeyboardInterrupt), spare_network.borrow_network(FedAvg(), PICTURES, given) as m:
+            getattr(Leaving, leave)(m)
+        assert not spare_network._SPARE
+
+
+class Watching(nn.Linear):
+    """Somebody's own layer, which keeps what it saw."""
+
+
+def test_only_layers_that_hold_nothing_else_are_used_again():
+    hidden = nn.Linear(2, 2)
+    hidden.register_buffer("seen", torch.zeros(2), persistent=False)
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    for module in (Watching(2, 2), hidden, tied, nn.Dropout(0.5)):
+        assert not spare_network.can_be_spare(nn.Sequential(nn.Linear(2, 2), module))
+    assert spare_network.can_be_spare(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)))
+    spare_network._SPARE.clear()
+    held = replace(PICTURES, frozen={"w": torch.ones(1)})
+    object.__setattr__(held, "give_frozen", lambda module: module)  # two tasks are equal whatever they hold
+    with spare_network.borrow_network(FedAvg(), held, read_parameters(PICTURES.network())):
+        pass
+    assert not spare_network._SPARE
+
+
+@pytest.mark.parametrize("task", [PICTURES, DROPPING])
+def test_what_is_drawn_next_hangs_on_no_network_that_was_used_before(task):
+    given, drawn = read_parameters(task.network()), []
+    spare_network._SPARE.clear()
+    for _ in range(2):
+        torch.manual_seed(5)
+        with spare_network.borrow_network(FedAvg(), task, given):
+            drawn.append(torch.rand(3).tolist())
+    assert drawn[0] == drawn[1]
 
 
 def test_a_network_with_dropout_is_made_anew_because_making_it_draws_random_numbers():
-    participant._IDLE.clear()
+    spare_network._SPARE.clear()
     answer(DROPPING, 1, testbed.MemoryFolder())
-    assert not participant._IDLE
+    assert not spare_network._SPARE
 
 
-def test_a_network_whose_scoring_failed_is_not_used_again(monkeypatch):
+@pytest.mark.parametrize("work", [(Site, "measure"), (Site, "descend"), (fedavg, "reply")])
+def test_a_network_whose_work_failed_is_not_used_again(monkeypatch, work):
     answer(PICTURES, 1, testbed.MemoryFolder())
 
     def fails(*args: object, **more: object) -> float:
         raise RuntimeError
 
     with monkeypatch.context() as patched:
-        patched.setattr(Site, "measure", fails)
+        patched.setattr(*work, fails)
         with pytest.raises(RuntimeError):
             answer(PICTURES, 1, testbed.MemoryFolder())
-    assert not participant._IDLE
+    assert not spare_network._SPARE
 
 
 def test_a_model_is_on_the_disk_before_a_site_has_its_answer_and_a_full_disk_is_told():
@@ -116,16 +213,23 @@ def test_what_does_not_fit_is_named():
     assert testbed.are_equal(read_parameters(loaded(module, params)), params)
 
 
-def test_a_network_of_another_precision_is_not_taken():
+def test_a_network_of_other_settings_or_another_precision_is_not_taken():
     """A run in float64 beside one in float32, as tests have them."""
-    single, double = testbed.make_task().network(), testbed.make_task().network().double()
-    participant._IDLE.clear()
-    participant._put_back(FedAvg(), testbed.make_task(), single)
-    assert (FedAvg(), testbed.make_task(), torch.float64) not in participant._IDLE
-    torch.set_default_dtype(torch.float64)
-    try:
-        participant._put_back(FedAvg(), testbed.make_task(), double)
-        assert {(FedAvg(), testbed.make_task(), torch.float64): double} == participant._IDLE
-    finally:
-        torch.set_default_dtype(torch.float32)
-        participant._IDLE.clear()
+    task, used = testbed.make_task(), []
+    other = replace(task, smoothing=0.1)
+    for method, each, precision in [
+        (FedAvg(), task, torch.float32),
+        (FedAvg(weights="uniform"), task, torch.float32),
+        (FedAvg(weights="uniform"), other, torch.float32),
+        (FedAvg(weights="uniform"), other, torch.float64),
+    ]:
+        torch.set_default_dtype(precision)
+        try:
+            with spare_network.borrow_network(method, each, read_parameters(each.network())) as module:
+                used.append(module)
+                assert next(module.parameters()).dtype == precision
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert list(spare_network._SPARE) == [(method, each, precision)]
+    assert len({id(module) for module in used}) == 4
+    spare_network._SPARE.clear()

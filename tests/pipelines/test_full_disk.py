@@ -24,6 +24,7 @@ from small_run import PRIVATE, SMALL
 
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import make_worker
+from pipelines.runs import replies
 from pipelines.runs.exits import Exit, exit_code, report_uncaught_error
 from pipelines.runs.replies import store_replies
 from pipelines.runs.store import remove_unfinished
@@ -104,7 +105,7 @@ def test_a_failure_has_a_line_in_a_log_wherever_it_comes_from(tmp_path, caplog):
     """Also where the reply cannot wait for the others, and where the log itself cannot be written."""
     (tmp_path / "file").write_text("in the way")
     lines: list[str] = []
-    reply = Message({"a": torch.zeros(3)})
+    reply = Message({"a": torch.zeros(replies.SMALL)})
     with pytest.raises(Refused, match="disk"):
         store_replies(lambda call, message: reply, tmp_path / "file", lines.append)(
             Call("r", 1, "train", {}), Message()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.runs.replies import store_replies
+from pipelines.runs import replies
+from pipelines.runs.replies import SMALL, store_replies
 from privacy.message import Call, Message, to_bytes
 from privacy.release.gate import Refused
 
@@ -18,7 +19,9 @@ CALL = Call("run", 1, "train", {})
 STATUS = Path("/proc/self/status")
 
 
-def test_a_reply_is_the_same_and_leaves_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("smallest", [-1, SMALL], ids=["on the disk", "in memory"])
+def test_a_reply_is_the_same_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smallest: int) -> None:
+    monkeypatch.setattr(replies, "SMALL", smallest)
     tensors = {
         "model/weight": torch.tensor([[-0.0, float("nan")], [1e-45, float("inf")]]),
         "model/count": torch.tensor(7),
@@ -30,7 +33,8 @@ def test_a_reply_is_the_same_and_leaves_no_file(tmp_path: Path) -> None:
     reply = store_replies(lambda call, message: plain, tmp_path / "new", str)(CALL, Message())
     assert list(reply.tensors) == list(tensors)
     assert to_bytes(reply) == to_bytes(plain)
-    assert not list((tmp_path / "new").iterdir())
+    assert not list(tmp_path.glob("*/*"))
+    assert (tmp_path / "new").exists() == (smallest < 0)
     reply.tensors["model/weight"].zero_()  # who gets it may write into it, and writes into its own alone
     assert torch.isnan(plain.tensors["model/weight"]).any()
 
