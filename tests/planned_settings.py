@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from pipelines_settings import BASE
@@ -47,3 +48,22 @@ SETTINGS: dict[str, Any] = {
     "evaluate": {"copies": 5, "reference": "local"},
     "audit": {"membership": False},
 }
+OWN = {
+    "images": {"spacing_mm": 4.5, "size": 16},
+    "model": {
+        "patch": [4, 8, 16],
+        "kernels": [[3, 3, 3], [3, 3, 3]],
+        "strides": [[1, 1, 1], [1, 2, 2]],
+        "filters": [8, 8],
+    },
+}
+OWN_METHODS = ("local", "asymmetric")
+
+
+def own_settings(**changes: Any) -> dict[str, Any]:
+    """`SETTINGS` with a plan of its own at hospital b, and methods that allow one."""
+    made: dict[str, Any] = copy.deepcopy(SETTINGS)
+    made["sites"]["b"] |= OWN
+    made["train"] |= {"methods": {name: {"name": name} for name in OWN_METHODS}}
+    made["evaluate"] |= {"public": False}
+    return {**made, **changes}

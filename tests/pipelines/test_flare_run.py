@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from planned_settings import OWN, own_settings
 
 from federation.conversation import load_stored_reply
 from federation.models.cnn import Cnn
@@ -132,6 +133,24 @@ def test_methods_and_translation_over_flare_are_those_in_one_process(
     runs = tmp_path / "coordinator" / "runs" / "far"
     assert (runs / "report.html").exists(), said
     assert outcome(runs) == undisturbed
+
+
+@pytest.mark.slow
+def test_hospitals_own_plans_over_flare_are_those_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hospital's own file says where its patients are, and the run says its plan."""
+    sites = hospitals("a", "b")
+    plans = {"a": {}, "b": OWN}
+    config = written(
+        tmp_path,
+        own_settings(name="far", pooling="refused", sites={name: {**sites[name], **plans[name]} for name in sites}),
+    )
+    with federation(tmp_path, sites) as far:
+        said, _ = far.submit(config).communicate(timeout=400)
+    runs = tmp_path / "coordinator" / "runs" / "far"
+    assert (runs / "report.html").exists(), said
+    assert outcome(runs) == near(tmp_path, config, monkeypatch)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from made_up_studies import noised, told
-from planned_settings import SETTINGS
+from planned_settings import OWN, OWN_METHODS, SETTINGS, own_settings
 
 from federation.conversation import load_newest_memory, load_stored_reply
 from federation.parameters import section
@@ -38,26 +38,6 @@ from pipelines.settings.config import Config
 from privacy.message import from_bytes
 from privacy.release.gate import Refused
 from small_site import hospital as make_hospital
-
-OWN = {
-    "images": {"spacing_mm": 4.5, "size": 16},
-    "model": {
-        "patch": [4, 8, 16],
-        "kernels": [[3, 3, 3], [3, 3, 3]],
-        "strides": [[1, 1, 1], [1, 2, 2]],
-        "filters": [8, 8],
-    },
-}
-METHODS = ("local", "asymmetric")
-
-
-def own_settings(**changes: Any) -> dict[str, Any]:
-    """The run of `test_planned_run`, with a plan of its own at hospital b."""
-    made: dict[str, Any] = copy.deepcopy(SETTINGS)
-    made["sites"]["b"] |= OWN
-    made["train"] |= {"methods": {name: {"name": name} for name in METHODS}}
-    made["evaluate"] |= {"public": False}
-    return {**made, **changes}
 
 
 def accept(settings: dict[str, Any]) -> Config:
@@ -86,7 +66,7 @@ def test_each_hospital_is_read_trained_and_scored_by_its_own_plan(run):
     config = accept(own_settings())
     for site, sides in (("a", (4, 24, 24)), ("b", (4, 16, 16))):
         home = run / "sites" / site
-        for method in METHODS:
+        for method in OWN_METHODS:
             ready = read_ready(home / "ready" / f"{method}.safetensors")
             assert ready.task.inputs == (1, *sides) and ready.images == config.images_of(site)
             assert ready.task.model == config.model_of(method, site) and ready.window == ready.task.model.patch
@@ -154,7 +134,7 @@ def test_the_same_settings_change_nothing_and_another_plan_trains_anew(run, monk
         Path("changed.yaml").write_text(yaml.safe_dump(changed))
         assert main(["changed.yaml"]) == Exit.OK
         now = {path.name for path in (run / "federation").iterdir()}
-        assert len(now - trainings) == len(METHODS), key
+        assert len(now - trainings) == len(OWN_METHODS), key
         trainings = now
 
 
@@ -248,7 +228,7 @@ def ask(folder: Path, **changes: Any) -> Path:
             "b": {"source": {**source, "scanner": "L", "seed": 2, "slices": 5}, "work": {"lr": 0.01}},
         },
         "images": {"kind": "volumes", "values": "standardized", "centre": "image"},
-        "train": {**SETTINGS["train"], "methods": {name: {"name": name} for name in METHODS}},
+        "train": {**SETTINGS["train"], "methods": {name: {"name": name} for name in OWN_METHODS}},
         "evaluate": {**SETTINGS["evaluate"], "public": False},
     }
     path = folder / "asked.yaml"
