@@ -35,10 +35,7 @@ SMALL = yaml.safe_dump(
 
 OWN_PLANS = yaml.safe_dump(own_settings(name="golden"))
 """Hospitals with unlike networks, which share what these have in common."""
-PASSING = {
-    "argvalues": [SMALL, OWN_PLANS, pytest.param(GOLDEN, marks=pytest.mark.slow)],
-    "ids": ["small", "own plans", "golden"],
-}
+SLOW = [pytest.param(settings, marks=pytest.mark.slow) for settings in (OWN_PLANS, GOLDEN)]
 
 
 class Weighing:
@@ -74,7 +71,7 @@ def results(folder: Path) -> tuple[dict[str, bytes], object]:
     return {**state, **models}, json.loads(scores.read_text())
 
 
-@pytest.mark.parametrize("settings", **PASSING)
+@pytest.mark.parametrize("settings", [SMALL, OWN_PLANS, SLOW[-1]], ids=["small", "own plans", "golden"])
 @pytest.mark.parametrize("way", [testbed.SerializingEngine, over_flare])
 def test_what_passes_in_process_passes_over_a_wire(finished_run, settings, way, tmp_path, monkeypatch):
     near = results(finished_run(settings))
@@ -101,7 +98,7 @@ def test_what_passes_in_process_passes_over_a_wire(finished_run, settings, way, 
             assert written == weighed[site]
 
 
-@pytest.mark.parametrize("settings", **PASSING)
+@pytest.mark.parametrize("settings", [SMALL, *SLOW], ids=["small", "own plans", "golden"])
 def test_hospitals_in_processes_of_their_own_give_the_same_bits(finished_run, settings, tmp_path, monkeypatch):
     near = results(finished_run(settings))
     monkeypatch.chdir(tmp_path)
