@@ -14,14 +14,18 @@ nnU-Net augments as it does by default, and so does the planned work, as far as 
 test patient by masks on the patient's own grid, as `predict` and nnU-Net write them.
 
 glands: three hospitals with scanners D, E and L, 24 patients each, of whom 10 are trained on, 2 are left out and 12 are
-tested. nnU-Net's predictions are mirrored, as by default, planned ones are not. lesions: of the same patients, of whom
-those count who have one, and neither mirrors predictions; nobody has measured them yet. discs: Drishti-GS and RIM-ONE,
-cut about their discs as in fundus_disc.yaml, 96 x 96 pixels; of each 4 pictures are trained on, 2 are left out and 20
-are tested; both programs read the same PNG files, and neither mirrors predictions. The cup is in Drishti's masks alone,
-so it is not learnt.
+tested. nnU-Net's predictions are mirrored, as by default, planned ones are not. lesions: hospitals with scanners D and
+L, as many patients, all with a significant lesion; neither mirrors predictions. discs: Drishti-GS and RIM-ONE, cut
+about their discs as in fundus_disc.yaml, 96 x 96 pixels; of each 4 pictures are trained on, 2 are left out and 20 are
+tested; both programs read the same PNG files, and neither mirrors predictions. The cup is in Drishti's masks alone, so
+it is not learnt.
 
-Settings are the plan's, and the budget was set by the time of a processor. Nothing was chosen on these figures. On
-seed 100 of the discs, which no table reports, 10 pictures of each camera were tried first, where hospitals alone
+Settings are the plan's, and the budget was set by the time of a processor. Nothing was chosen on these figures. Of
+lesions the glands' budget was tried first, on draw 0 and patients of whom two in five have a lesion: no line of either
+program found one. Then on seed 100, which no table reports, as it stands here: planned lines had .61 to .79 of Dice,
+and it was kept. On draw 1 they had .70 to .73 and no line of nnU-Net found a lesion; on seed 100 its training loss
+stood where everything is background. Draws 2 and 3 were not run: what finds nothing is no yardstick, and with a longer
+budget it may find them. On seed 100 of the discs 10 pictures of each camera were tried first, where hospitals alone
 (Dice .911) were no worse than FedAvg (.908), so there was nothing to win; then 4 (.884 and .907), which were kept. Both
 were measured before the noise of plans and the first weights of planned networks were mended.
 """
@@ -58,6 +62,7 @@ ALONE, POOLED = "nnU-Net, each hospital alone", "nnU-Net, pooled"
 OWN, TOGETHER = "planned, each hospital alone", "planned, pooled"
 COMMAND = "python -m benchmarks.studies.beside_nnunet --nnunet …"
 SCANNERS = {scanner.lower(): scanner for scanner in "DEL"}
+LESION_SCANNERS = {scanner.lower(): scanner for scanner in "DL"}
 CAMERAS = {"drishti": (1, 2), "rimone": (255,)}
 """Camera -> the values of the disc in its masks; in Drishti's 2 is the cup, inside."""
 SIDE, DISCS_TRAINED, DISCS_TESTED = 96, 4, 20
@@ -73,7 +78,7 @@ class Comparison:
     hospitals: name -> as a table calls it. target: the structure. write_sites: (folder, seed) -> `sites` of a run, with
     files below the folder where there are none yet. task, images, split: of the run. rounds, steps: of training at a
     hospital. mirror: whether nnU-Net's predictions are mirrored; planned ones are not. configuration, channels: of
-    nnU-Net.
+    nnU-Net. seeds: of the draws that are reported.
     """
 
     hospitals: Mapping[str, str]
@@ -87,6 +92,7 @@ class Comparison:
     mirror: bool = False
     configuration: str = "3d_fullres"
     channels: tuple[str, ...] = ("ADC",)
+    seeds: tuple[int, ...] = (0, 1, 2)
 
     @property
     def ending(self) -> str:
@@ -135,6 +141,12 @@ def camera_sites(folder: Path, seed: int) -> dict[str, dict[str, Any]]:
     return sites
 
 
+def lesion_sites(folder: Path, seed: int) -> dict[str, dict[str, Any]]:
+    """Two of the phantom hospitals, where every patient has a significant lesion."""
+    sites = phantom_sites(folder, seed)
+    return {site: {"source": {**sites[site]["source"], "significant": 1.0}} for site in LESION_SCANNERS}
+
+
 GLANDS = Comparison(
     hospitals=SCANNERS,
     target="gland",
@@ -147,7 +159,16 @@ GLANDS = Comparison(
 )
 COMPARISONS = {
     "glands": GLANDS,
-    "lesions": replace(GLANDS, target="lesion", task={"kind": "segmentation", "target": "lesion"}, mirror=False),
+    "lesions": replace(
+        GLANDS,
+        hospitals=LESION_SCANNERS,
+        target="lesion",
+        write_sites=lesion_sites,
+        task={"kind": "segmentation", "target": "lesion"},
+        steps=60,
+        mirror=False,
+        seeds=(1, 2, 3),
+    ),
     "discs": Comparison(
         hospitals={"drishti": "Drishti-GS", "rimone": "RIM-ONE"},
         target="disc",
@@ -345,7 +366,7 @@ def tables(kept: Mapping[str, Mapping[str, Lines]]) -> dict[str, dict[str, objec
     """Of each comparison, Dice by line, and what lines gain over hospitals alone."""
     made = {}
     for name, comparison in COMPARISONS.items():
-        if draws := kept.get(name):
+        if len(draws := kept.get(name, {})) > 1:
             place = "beside-nnunet" if name == "glands" else f"beside-nnunet-{name}"
             made[place] = tabulate_dice(comparison, draws)
             made[f"{place}-gains"] = tabulate_gains(comparison, draws)
@@ -397,7 +418,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--nnunet", required=True, help="python of an environment with nnunetv2")
     parser.add_argument("--only", nargs="+", choices=[*COMPARISONS], default=[*COMPARISONS])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", help="draws; each comparison has its own if none is said")
     parser.add_argument("--out", type=Path, help="write there, and not into benchmarks/measured")
     return parser.parse_args(arguments)
 
@@ -406,7 +427,7 @@ def main() -> None:
     options = parse_options()
     place = options.out or NAME
     for name in options.only:
-        for seed in options.seeds:
+        for seed in options.seeds or COMPARISONS[name].seeds:
             if str(seed) in read_measured(place).get(name, {}):
                 continue
             lines = measure_draw(COMPARISONS[name], seed, options.nnunet)
