@@ -110,6 +110,42 @@ class Leaving:
         next(module.parameters()).requires_grad_(False)
 
     @staticmethod
+    def hook_of_a_gradient(module: nn.Module) -> None:
+        next(module.parameters()).register_hook(lambda gradient: gradient)
+
+    @staticmethod
+    def hook_behind_a_gradient(module: nn.Module) -> None:
+        next(module.parameters()).register_post_accumulate_grad_hook(lambda _: None)
+
+    @staticmethod
+    def other_memory(module: nn.Module) -> None:
+        nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(module.parameters()), module.parameters())
+
+    @staticmethod
+    def other_type(module: nn.Module) -> None:
+        module.double()
+
+    @staticmethod
+    def other_parameter(module: nn.Module) -> None:
+        module.head.weight = nn.Parameter(torch.ones_like(module.head.weight))
+
+    @staticmethod
+    def other_layer(module: nn.Module) -> None:
+        module.head = nn.Linear(module.head.in_features, module.head.out_features)
+
+    @staticmethod
+    def further_buffer(module: nn.Module) -> None:
+        module.head.register_buffer("seen", torch.ones(1))
+
+    @staticmethod
+    def attribute(module: nn.Module) -> None:
+        module.head.seen = torch.ones(1)
+
+    @staticmethod
+    def setting(module: nn.Module) -> None:
+        next(part for part in module.modules() if isinstance(part, nn.BatchNorm2d)).momentum = 0.5
+
+    @staticmethod
     def failure(module: nn.Module) -> None:
         raise RuntimeError
 
@@ -118,7 +154,7 @@ class Leaving:
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("leave", ["hook", "gradients", "frozen", "failure", "interruption"])
+@pytest.mark.parametrize("leave", [name for name in vars(Leaving) if not name.startswith("_")])
 def test_a_network_in_which_something_was_left_is_not_used_again(leave):
     given = {n.removeprefix("model/"): t for n, t in model(PICTURES, 1).tensors.items()}
     for before in (0, 1):  # a new network, and one that was used
@@ -140,7 +176,7 @@ def test_only_layers_that_hold_nothing_else_are_used_again():
     hidden.register_buffer("seen", torch.zeros(2), persistent=False)
     tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     tied[1].weight = tied[0].weight
-    for module in (Watching(2, 2), hidden, tied, nn.Dropout(0.5)):
+    for module in (Watching(2, 2), hidden, tied, nn.Sequential(hidden, tied), nn.Dropout(0.5)):
         assert not spare_network.can_be_spare(nn.Sequential(nn.Linear(2, 2), module))
     assert spare_network.can_be_spare(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)))
     spare_network._SPARE.clear()
@@ -149,6 +185,17 @@ def test_only_layers_that_hold_nothing_else_are_used_again():
     with spare_network.borrow_network(FedAvg(), held, read_parameters(PICTURES.network())):
         pass
     assert not spare_network._SPARE
+
+
+def test_a_network_that_is_used_again_is_in_the_mode_of_a_new_one_in_each_of_its_layers():
+    spare_network._SPARE.clear()
+    params, modes = read_parameters(PICTURES.network()), []
+    for _ in range(2):
+        with spare_network.borrow_network(FedAvg(), PICTURES, params) as module:
+            modes.append([part.training for part in module.modules()])
+            module.head.eval()
+    assert spare_network._SPARE
+    assert modes[0] == modes[1]
 
 
 @pytest.mark.parametrize("task", [PICTURES, DROPPING])
