@@ -43,6 +43,8 @@ TYPES = ("uint64", "int64", "float64", "complex64", "float32", "uint32", "int32"
 CODES = ("U64", "I64", "F64", "C64", "F32", "U32", "I32", "BF16", "F16", "U16",
          "I16", "F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL")  # fmt: skip
 """Their names in its files."""
+MOST_HEADER = 100_000_000  # bytes of names, shapes and facts, as in safetensors
+MOST_NUMBERS = 2**60  # by a shape, with 1 in place of 0: of more, torch cannot even make an empty tensor
 SYSTEM = re.compile(r"\(os error (\d+)\)")  # how Rust, in which safetensors is written, prints a system's error
 
 
@@ -227,9 +229,8 @@ def from_bytes(data: Buffer) -> Message:
         if isinstance(data, memoryview) and sys.byteorder != "big":
             return _view_message(data)
         data = bytes(data)
-        tensors = load(data)
-        (length,) = struct.unpack("<Q", data[:8])
-        return Message(tensors, _read_header_facts(data[8 : 8 + length]))
+        _, header = _read_header(data)
+        return Message(load(data), _read_facts(header))
     except (SafetensorError, struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Malformed(f"{len(data)} bytes are not a message: {type(error).__name__}: {error}") from error
 
@@ -242,17 +243,19 @@ def _view_message(view: memoryview) -> Message:
     """
     import torch
 
-    (length,) = struct.unpack("<Q", view[:8])
-    header = json.loads(bytes(view[8 : 8 + length]).decode())
-    facts, end, tensors = _read_header_facts(bytes(view[8 : 8 + length])), 0, dict[str, "Tensor"]()
-    if not all(isinstance(text, str) for text in header.pop("__metadata__").values()):
+    length, header = _read_header(view)
+    facts, end, tensors = _read_facts(header), 0, dict[str, "Tensor"]()
+    texts = header.pop("__metadata__")
+    if not all(isinstance(text, str) for text in texts.values()):
         raise TypeError("metadata are texts")
+    for text in (*header, *texts, *texts.values()):
+        text.encode()  # half a character is none
     entries = {name: (entry["data_offsets"], entry["shape"], entry["dtype"]) for name, entry in header.items()}
     layout = list[tuple[str, int, "dtype", list[int]]]()
     for name, ((start, stop), shape, code) in sorted(entries.items(), key=lambda item: item[1][0]):
         kind: dtype = getattr(torch, TYPES[CODES.index(code)])
-        if not all(type(number) is int and number >= 0 for number in (start, stop, *shape)):
-            raise ValueError(f"{name}: sizes are whole numbers")
+        if not all(type(number) is int and number >= 0 for number in (start, stop)):
+            raise ValueError(f"{name}: places are whole numbers")
         if (start, stop) != (end, end + math.prod(shape) * kind.itemsize):
             raise ValueError(f"{name}: its bytes do not follow those before it")
         layout.append((name, 8 + length + start, kind, shape))
@@ -270,9 +273,33 @@ def _view_message(view: memoryview) -> Message:
     return Message(tensors, facts)
 
 
-def _read_header_facts(header: bytes) -> dict[str, Json]:
+def _read_header(data: Buffer) -> tuple[int, dict[str, Any]]:
+    """The length of a message's header, and the header: entries by name, whose shapes torch can make.
+
+    Raises:
+        ValueError, KeyError, TypeError, struct.error: it is none.
+    """
+    (length,) = struct.unpack("<Q", data[:8])
+    if length > MOST_HEADER:
+        raise ValueError(f"a header has at most {MOST_HEADER} bytes, found {length}")
+    header = json.loads(bytes(data[8 : 8 + length]).decode())
+    for name, entry in header.items() if isinstance(header, dict) else ():
+        if name != "__metadata__":
+            _check_shape(name, entry["shape"])
+    return length, header
+
+
+def _check_shape(name: str, shape: list[int]) -> None:
+    """Raises: ValueError: it is none, or has too many numbers."""
+    if not (isinstance(shape, list) and all(type(side) is int and side >= 0 for side in shape)):
+        raise ValueError(f"{name!a}: a shape is whole numbers")
+    if math.prod(max(side, 1) for side in shape) > MOST_NUMBERS:
+        raise ValueError(f"{name!a}: a tensor has at most {MOST_NUMBERS} numbers")
+
+
+def _read_facts(header: Mapping[str, Any]) -> dict[str, Json]:
     """The facts in the header of a safetensors file. Raises: ValueError, KeyError, TypeError: there are none."""
-    text = json.loads(header)["__metadata__"][FACTS]
+    text = header["__metadata__"][FACTS]
     facts = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
     if not isinstance(facts, dict):
         raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
@@ -291,7 +318,7 @@ def glance_at_facts(path: Path) -> dict[str, Json]:
         file.seek(CHECKSUM)
         try:
             (length,) = struct.unpack("<Q", file.read(8))
-            return _read_header_facts(file.read(min(length, path.stat().st_size)))
+            return _read_facts(json.loads(file.read(min(length, path.stat().st_size))))
         except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Malformed(f"{path.name} has no facts: {type(error).__name__}: {error}") from error
 
@@ -326,7 +353,9 @@ def from_file(path: Path) -> Message:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             facts = json.loads(file.metadata()[FACTS], parse_constant=_refuse_constant, parse_float=_parse_finite)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            for name in file.keys():  # noqa: SIM118 - not a mapping
+                _check_shape(name, list(file.get_slice(name).get_shape()))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if not isinstance(facts, dict):
             raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
         return Message(tensors, facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from privacy.message import (
     count_message_bytes,
     digest_parts,
     from_bytes,
+    from_file,
     lay_out_bytes,
     seal_parts,
     to_bytes,
@@ -89,6 +91,47 @@ def test_a_message_in_memory_is_what_the_library_reads_wherever_it_begins(messag
     data = to_bytes(message)
     room = memoryview(bytearray(before) + bytearray(data))
     assert_same(from_bytes(room[before:]), from_bytes(data))
+
+
+def with_header(text: str, length: int | None = None) -> bytes:
+    """Bytes with this header, and no tensors behind it. length: that it says."""
+    header = text.encode()
+    return struct.pack("<Q", len(header) if length is None else length) + header
+
+
+METADATA = '"__metadata__":{"facts":"{\\"reply\\":{}}"}'
+EMPTY = '"dtype":"F32","data_offsets":[0,0]'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(
+            with_header(f'{{{METADATA},"w":{{"shape":{shape},{EMPTY}}}}}')
+            for shape in ([2**62, 2**62, 0], [0, 2**62, 2**62], [2**64, 0], [0, 2**63], [True, 0], [1.5, 0], [-1, 0])
+        ),
+        with_header(f'{{{METADATA},"\\ud800":{{"shape":[0],{EMPTY}}}}}'),
+        with_header(f"{{{METADATA}}}", length=2**63),
+    ],
+    ids=range(9),
+)
+def test_headers_of_nothing_that_torch_can_make_are_malformed_in_every_way_to_read_them(
+    data: bytes, tmp_path: Path
+) -> None:
+    """Else a hospital's answer would end the coordinator's run by an error of torch."""
+    assert of_library(data) is None and in_memory(data) is None
+    assert wire.read_answer(data) == wire.read_answer(memoryview(bytearray(data))) == "malformed"
+    (tmp_path / "message").write_bytes(data)
+    with pytest.raises(Malformed):
+        from_file(tmp_path / "message")
+
+
+def test_a_header_is_as_long_as_the_library_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a hospital could send gigabytes of names, which would be read into the coordinator's memory."""
+    data = with_header(f"{{{METADATA}}}  ")
+    assert in_memory(data) == of_library(data) == Message({}, {"reply": {}})
+    monkeypatch.setattr("privacy.message.MOST_HEADER", len(data) - 9)
+    assert in_memory(data) is None and of_library(data) is None
 
 
 @given(MESSAGES, st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=3), st.integers(-3, 3))
