@@ -75,8 +75,9 @@ def compute_tally_cost(tally: Tally, delta: float) -> Cost:
 
 def is_well_below(tally: Tally, epsilon: float, delta: float) -> bool:
     """Whether Renyi divergences alone show, in a fraction of a millisecond, that these events cost less than nine
-    tenths of an epsilon. Another accountant's bound is nearly always lower, and never a tenth higher; False says
-    nothing. Raises: ValueError: as `compute_cost`.
+    tenths of an epsilon. `compute_tally_cost` is no higher than that bound; False says nothing.
+
+    Raises: ValueError: as `compute_cost`.
     """
     if any(spend.get(ENDLESS) for spend in tally.values()):
         return False

@@ -1,8 +1,9 @@
 """Composition of noise mechanisms by dp-accounting: the numbers behind `privacy/dp/accounting.py`.
 
-Privacy loss distributions (PLD; Koskela et al. 2020, arXiv 1906.03049; Doroshenko et al. 2022, arXiv 2207.04380);
-if they cannot be computed, Renyi divergences (RDP; Mironov 2017, arXiv 1702.07476). Both are rounded towards more loss,
-so every result is an upper bound; if neither can be computed, it is infinite.
+Privacy loss distributions (PLD; Koskela et al. 2020, arXiv 1906.03049; Doroshenko et al. 2022, arXiv 2207.04380), and
+Renyi divergences (RDP; Mironov 2017, arXiv 1702.07476), which are lower only where so many mechanisms are composed that
+the distributions stay coarse. Both are rounded towards more loss, so every result is an upper bound, and the lower one
+holds; if neither can be computed, it is infinite.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ LIBRARY = f"dp-accounting {version('dp-accounting')}"
 EXACT = f"analytic Gaussian, {LIBRARY}"
 BY_PLD = f"PLD, {LIBRARY}"
 BY_RDP = f"RDP, {LIBRARY} (PLD could not be computed)"
+BELOW_PLD = f"RDP, {LIBRARY} (lower than PLD)"
 
 FIRST = 1000  # points of the widest distribution when the search for a resolution begins
 FINER = 4  # each next resolution, until epsilon falls by less than SETTLED
@@ -73,8 +75,10 @@ def _compute_price(items: tuple[tuple[Step, float], ...], delta: float) -> tuple
         epsilon, accountant = _compute_or_infinity(lambda: get_epsilon_gaussian(spend[UNIT] ** -0.5, delta)), EXACT
     else:
         epsilon, accountant = by_pld(spend, delta), BY_PLD
-    if not epsilon < math.inf:
-        epsilon, accountant = by_curve(lambda: compute_curve(spend), delta), BY_RDP
+    if accountant != EXACT or not epsilon < math.inf:
+        bound = by_curve(lambda: compute_curve(spend), delta)
+        if bound < epsilon:
+            epsilon, accountant = bound, BELOW_PLD if epsilon < math.inf else BY_RDP
     if not epsilon < math.inf:
         raise OverflowError("no accountant finds a bound")
     return epsilon, accountant
