@@ -336,16 +336,13 @@ class _Question:
         self._step, self.unknown = "look" if self._large else "send", 0
         self._sent = 0  # bytes that the hospital has, as far as it is known
         self._in_pieces, self._spool = False, None  # type: bool, Spool | None
+        self.is_on_disk = False
+        """Whether the answer came in pieces, and so lies in a file."""
 
     @property
     def carries(self) -> bool:
         """Whether the next call transfers many bytes, in either direction."""
         return self._step == "fetch" or (self._step == "send" and self._large)
-
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether the answer came in pieces, and so lies in a file."""
-        return self._spool is not None
 
     def ask(self, reach: Reach, left_s: float | None, patience_s: float) -> Message | str:
         """Make one call. A failed call takes at least a second, if there is time, because it is repeated at once."""
@@ -388,6 +385,7 @@ class _Question:
             self.unknown = 0 if self._spool.add(piece.start, piece.data) else self.unknown + 1
             if self._spool.is_whole:
                 view = self._spool.view()
+                self.is_on_disk = view is not None
                 return "malformed" if view is None else wire.read_answer(view)
             return IN_PIECES
         except ValueError:

@@ -144,6 +144,25 @@ def test_a_hospital_that_says_the_same_for_ever_is_malformed(code: str) -> None:
     assert Remote({"a": lambda *_: said}, ("a",)).ask(CALL, {"a": MODEL}).missing == {"a": "malformed"}
 
 
+def test_an_answer_that_came_whole_after_a_piece_of_another_is_kept_as_any_other(tmp_path: Path) -> None:
+    """A hospital that lost its first answer may have a smaller one: it lies in no file yet."""
+    small, kept = Message({"model/w": torch.ones(30)}, {"n": 1}), list[Message]()
+    first, then = Pending(Counted(), tmp_path), Pending(lambda call, message: small, tmp_path)
+    pieces = [0]
+
+    def ask(key: str, question: bytes, wait_s: float) -> bytes:
+        answer = (then if pieces[0] else first).answer(key, question, wait_s)
+        pieces[0] += count_data(answer) > 0
+        return answer
+
+    def keep(call: Call, reply: Message) -> Message:
+        kept.append(reply)
+        return reply
+
+    answers = Remote({"a": Line(ask, set(), set())}, ("a",), folder=tmp_path, keep=keep).ask(CALL, {"a": MODEL})
+    assert [to_bytes(each) for each in kept] == [to_bytes(answers.replies["a"])] == [to_bytes(small)]
+
+
 def test_pieces_of_another_question_are_not_worked_on(tmp_path: Path) -> None:
     """What was put together must be what the key says; so must each piece's own words of it."""
     worker = Counted()
