@@ -58,7 +58,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument("--out", required=True, metavar="FOLDER", help="the new folder, as nnUNet_raw/Dataset101_NAME")
     made.add_argument("--site", metavar="NAME", help="which hospital of the run (default: its only one)")
     made.add_argument("--cohort", metavar="NAME", help="which of its cohorts (default: the newest)")
-    made.add_argument("--channel", metavar="NAME", help="what nnU-Net calls the images; only CT changes what it does")
+    made.add_argument("--channel", metavar="NAME", help="what nnU-Net calls the images, as CT: it scales by it")
     made.add_argument("--pseudonyms", action="store_true", help="name cases by pseudonyms, not by your own files")
     add_json_argument(made)
     return made

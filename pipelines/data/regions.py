@@ -29,10 +29,13 @@ def find_region_problems(regions: Mapping[str, Sequence[str]], classes: Sequence
         elif frozenset(members) in seen:
             problems[name] = f"it has the classes of {seen[frozenset(members)]}; remove one of the two"
         seen.setdefault(frozenset(members), name)
+    of_all = []
     if missing := [name for name in classes if not any(name in members for members in regions.values())]:
-        problems[""] = f"no region has {', '.join(missing)}, so nobody would score it; add it to one, or make it one"
+        of_all.append(f"no region has {', '.join(missing)}, so nobody would score it; add it to one, or make it one")
     if len(regions) > MOST_REGIONS:
-        problems[""] = f"{len(regions)} regions, and {MOST_REGIONS} are scored at most; remove some"
+        of_all.append(f"{len(regions)} regions, and {MOST_REGIONS} are scored at most; remove some")
+    if of_all:
+        problems[""] = "; ".join(of_all)
     return problems if regions else {}
 
 

@@ -14,7 +14,7 @@ from pipelines.exports.leaving import iso_time
 from pipelines.exports.nnunet import SPLITS_FILE, Changed, write_nnunet_folder
 from pipelines.hospital.hospital import Hospital
 from pipelines.loader.command_of_file import check_training
-from pipelines.loader.document import ConfigError, Document
+from pipelines.loader.document import ConfigError, Document, render
 from pipelines.runs.exits import Exit
 from pipelines.settings.load import check_config, simulated_sites
 from pipelines.settings.sites import Elsewhere
@@ -29,6 +29,9 @@ def write_dataset(options: argparse.Namespace, open_hospital: Callable[[], Hospi
     def run_work(console: Console) -> int:
         try:
             hospital = open_hospital()
+        except ConfigError as error:
+            raise ValueError(render(error, options.config)) from error
+        try:
             written = write_nnunet_folder(
                 hospital,
                 Path(options.out),

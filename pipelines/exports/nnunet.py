@@ -168,13 +168,16 @@ def _find_files(hospital: Hospital) -> Files:
 
 
 def _check_place(out: Path, files: Files) -> None:
-    """Raises: ValueError: something is there, or the images would be read as studies the next time."""
+    """Raises: ValueError: something is there, or its files would be read as studies or masks the next time."""
     problems = [f"--out: {out} is there already; give another, or remove it"] if out.exists() else []
     if not out.parent.is_dir():
         problems.append(f"--out: there is no folder {out.parent}; make it, or give another")
-    source = getattr(files.source, "folder", None)
-    if source is not None and out.resolve().is_relative_to(Path(source).resolve()):
-        problems.append(f"--out must not lie in the hospital's images, {source}; give another")
+    masks = getattr(files.source, "masks", None)
+    read = (("images", files.source), ("masks", masks), ("masks", files.labels), ("masks", files.gland))
+    for what, settings in read:
+        folder = getattr(settings, "folder", None)
+        if folder is not None and out.resolve().is_relative_to(Path(folder).resolve()):
+            problems.append(f"--out must not lie in the hospital's {what}, {folder}; give another")
     if problems:
         raise ValueError("; ".join(problems))
 
@@ -291,7 +294,7 @@ def _has_ignored(source: DicomSource | NiftiSource) -> bool:
 
 
 def _name_channel(cohort: Cohort, modality: str) -> str:
-    """What nnU-Net calls the images, by which it decides how their values are scaled: CT alone is special to it."""
+    """What nnU-Net calls the images, by which it scales values: of the names made here CT alone is special to it."""
     images = IMAGES.validate_python(cohort.recipe["images"])
     if getattr(images, "ct", None) is not None:
         return "CT"

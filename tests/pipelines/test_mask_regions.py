@@ -146,6 +146,8 @@ def test_all_wrong_regions_are_told_at_once_and_a_gland_has_none():
     with pytest.raises(SettingsError) as raised:
         Segmentation(kind="segmentation", target="masks", classes=CLASSES, regions={"a": (), "b": ("cyst",)})
     assert len(raised.value.problems) == 3
+    many = find_region_problems({f"r{number}": ("edema",) for number in range(8)}, CLASSES)[""]
+    assert "no region has necrosis, enhancing" in many and "8 regions, and 7 are scored at most" in many
     with pytest.raises(SettingsError, match="the target gland is one; remove them"):
         Segmentation(kind="segmentation", target="gland", regions={"a": ("gland",)})
 

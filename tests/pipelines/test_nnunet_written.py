@@ -214,7 +214,7 @@ def test_a_run_whose_files_changed_is_not_written(tmp_path, monkeypatch, capsys)
     Path("a.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     wrong = {
         (): "holds no cohort with masks of volumes; let a segmentation run read its files first",
-        ("--site", "east"): "--site east: these hospitals are on this machine: raw; name one",
+        ("--site", "east"): "a.yaml: --site east: these hospitals are on this machine: raw; name one",
     }
     for words, said in wrong.items():
         assert dataset(["a.yaml", "--out", "out", *words]) == Exit.CONFIG and said in capsys.readouterr().err
@@ -223,6 +223,7 @@ def test_a_run_whose_files_changed_is_not_written(tmp_path, monkeypatch, capsys)
     wrong = {
         ("--out", "raw"): "raw is there already",
         ("--out", "raw/imagesTr/out"): "--out must not lie in the hospital's images",
+        ("--out", "raw/labelsTr/out"): "--out must not lie in the hospital's masks",
         ("--out", "no/where"): "there is no folder no",
         ("--out", "out", "--cohort", "nothing"): "--cohort nothing: runs/a/sites/raw/cohorts has",
     }
