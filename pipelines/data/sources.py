@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import Field, TypeAdapter
@@ -54,8 +54,13 @@ class VolumeMasks:
             problems.append(Problem(("names",), f"go with {PATIENT} in the pattern, which has {CASE}; remove them"))
         if self.segments:
             problems += _segment_problems(self.segments, has_values=bool(self.values))
+            if self.pattern.lower().endswith((".nii", ".nii.gz")):
+                text = (
+                    f"{self.pattern!r} names NIfTI files, and segments are of DICOM Segmentations; say another, as in "
+                )
+                problems.append(Problem(("pattern",), text + '"{patient}.dcm", or say values'))
         else:
-            problems += _map_value_problems(self.values)
+            problems += [replace(each, needs=(("segments",),)) for each in _map_value_problems(self.values)]
         refuse(problems)
 
     @property

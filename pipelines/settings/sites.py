@@ -105,7 +105,7 @@ class SiteSettings:
         source = resolve_source(self.source)
         has_maps = find_label_maps(source) is not None
         if not (has_masks_or_labels or has_maps or self.unlabelled) and isinstance(source, VOLUME_SOURCES):
-            problems.append(Problem(("labels",), LABELS_MISSING, needs=(("gland",),)))
+            problems.append(Problem(("labels",), LABELS_MISSING, needs=(("gland",), ("source", "masks"))))
         if self.unlabelled and (self.labels is not None or has_maps or not isinstance(source, VOLUME_SOURCES)):
             add_problem("unlabelled", "it is for studies without labels, and these have some; remove it, or labels")
         if isinstance(self.source, PhantomSource) and has_masks_or_labels:

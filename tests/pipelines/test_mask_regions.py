@@ -381,10 +381,14 @@ def test_overlapping_segments_are_read_as_the_classes_that_they_were_made_of(tmp
 )
 def test_wrong_segments_are_refused(segments, said):
     with pytest.raises(SettingsError) as raised:
-        VolumeMasks(folder=".", segments=segments)
+        VolumeMasks(folder=".", pattern="{patient}.dcm", segments=segments)
     assert said in str(raised.value)
     with pytest.raises(SettingsError, match="values: segments say what classes are"):
-        VolumeMasks(folder=".", segments={"a": (1,)}, values={"a": (1,)})
+        VolumeMasks(folder=".", pattern="{patient}.dcm", segments={"a": (1,)}, values={"a": (1,)})
+    with pytest.raises(
+        SettingsError, match=r"pattern: '\{patient\}\.nii\.gz' names NIfTI files, and segments are of DICOM"
+    ):
+        VolumeMasks(folder=".", segments={"a": (1,)})
 
 
 def test_of_dicom_a_model_writes_a_segment_of_each_region(tmp_path, monkeypatch):

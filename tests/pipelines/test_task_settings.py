@@ -116,6 +116,14 @@ def test_label_maps_of_volumes_are_of_files_and_name_the_classes_of_the_task():
     assert validate(said, Config).task.names == ("background", "inner", "outer")
     said["sites"]["b"]["source"]["masks"] = {"folder": "m", "values": {"inner": [1]}}
     assert "sites.b.source.masks.values: classes are inner, and the task's are inner, outer" in problems(said)
+    said["sites"]["b"]["source"]["masks"] = {"folder": "m", "values": {"inner": [-1]}}
+    assert problems(said).count("sites.b") == 1, "no labels are missing where those that are there are wrong"
+    for inner in ([1], [17]):
+        dicom = {"folder": "m", "pattern": "{patient}.dcm", "segments": {"inner": inner}}
+        said["sites"]["b"]["source"] = {"kind": "dicom", "folder": "f", "masks": dicom}
+        told = problems(said)
+        wrong = "inner: must name segments" if inner == [17] else ": classes are inner, and the task's are inner, outer"
+        assert told.count("sites.b") == 1 and f"sites.b.source.masks.segments{'.' * (inner == [17])}{wrong}" in told
     said["sites"]["b"] = {"source": {"kind": "nifti", "folder": "f"}, "gland": {"folder": "g"}}
     assert "sites.b.source.masks: missing" in problems(said)
     said["sites"]["b"]["source"] = {"kind": "dicomweb", "url": "https://pacs.example/dicom-web"}

@@ -12,7 +12,7 @@ from pipelines.data.label_classes import value_problems
 from pipelines.data.label_findings import FindingNames
 from pipelines.data.readers import resolve_source
 from pipelines.data.requirements import find_label_maps, mask_problems
-from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource, TensorSource
+from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource, TensorSource, VolumeMasks
 from pipelines.phantom.findings import PHANTOM_FINDINGS
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PHANTOM_UNITS, PhantomSource
@@ -72,8 +72,10 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     target_problems = mask_problems(source, site.labels, run.images, site.gland, task.target)
     masks = find_label_maps(source)
     if task.target == "masks" and masks is not None and set(masks.classes) != set(task.names[1:]):
-        text = f"classes are {', '.join(masks.classes)}, and the task's are {', '.join(task.names[1:])}; give values "
-        target_problems.append(Problem(("source", "masks", "values"), f"{text}of these"))
+        what = "segments" if isinstance(masks, VolumeMasks) and masks.segments else "values"
+        text = f"classes are {', '.join(masks.classes)}, and the task's are {', '.join(task.names[1:])}; give {what} "
+        place = ("source", "masks", what)
+        target_problems.append(Problem(place, f"{text}of these", needs=(place,)))
     return target_problems
 
 
