@@ -23,7 +23,7 @@ from evaluation.leaving import Left
 from evaluation.metrics import AUC
 from evaluation.reliability import calibration_curves
 from evaluation.run_list import RunLine, flatten_settings, render_run_list
-from evaluation.wording import READABLE, format_duration, format_number, format_signed, format_size, format_whole
+from evaluation.wording import READABLE, Words, format_duration, format_number, format_signed, format_size, format_whole
 from privacy.release.meaning import format_loss
 
 pytestmark = needs_browser
@@ -383,6 +383,19 @@ def test_the_page_is_no_wider_than_the_window(page, width):
         assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     finally:
         page.set_window_size(1280, 1000)
+
+
+def test_long_words_below_a_columns_name_wrap_so_that_its_numbers_are_seen(browser, tmp_path):
+    """A half of a page has no room for what four bands of a number are called, in one line."""
+    names = tuple(f"{low} to {low + 5} cm2" for low in (0, 5, 10, 15))
+    split = (records.SplitCount("test", 5, 20, 3, (0, 4, 15, 1)),)
+    site = records.SitePage("t", "west", "r", "2026-11-29", True, "", split, (), (), (), words=Words(), classes=names)
+    (tmp_path / "bands.html").write_text(report.render_site_page(site), encoding="utf-8")
+    browser.set_window_size(1280, 1000)
+    open_page(browser, (tmp_path / "bands.html").as_uri())
+    box = browser.find_element("css selector", "[aria-label=Patients]")
+    assert "15 to 20 cm2" in box.text
+    assert browser.execute_script("return arguments[0].scrollWidth", box) <= box.size["width"]
 
 
 def test_pages_of_a_real_run_say_no_error_and_each_table_can_be_sorted(browser, finished_run):

@@ -290,6 +290,14 @@ def test_a_hostile_case_is_text_on_the_page_and_read_back_as_it_was():
     assert "<img" not in text and read_cases(text).cases == ((EVIL, f'"{EVIL}', f"'{EVIL}"),)
 
 
+@pytest.mark.parametrize(("patients", "has_others"), [(3, False), (4, True)])
+def test_right_and_sure_is_said_of_others_where_there_are_some(patients, has_others):
+    cases = Cases("run", "local", "by chance", patients, [], None, "command", 1, 2, 0.75, "slice")
+    template = "{% import 'cases.html' as c %}{{ c.section(cases) }}"
+    text = _make_environment().from_string(template).render(cases=cases)
+    assert ("On the others it is right and sure." in text) == has_others
+
+
 def test_marks_of_other_cases_are_kept_and_neither_shown_nor_counted(served, hospital):
     mark(served, 0)
     other = Mark("0" * 64, "another", served.review.shown.cases[0].code, "A. Berg", "disagree", "", TIME)
