@@ -65,10 +65,12 @@ MEANING: Mapping[str, str] = {
     "no_patient": "it does not say whose it is; add the patient's identifier",
     "no_picture": "the table names a picture that is not there; add it, or drop the line",
     "no_signal": "all values are equal; check that the export is whole",
+    "no_volume": "it is no volume, and only volumes have a grid of their own; give DICOM or NIfTI",
     "non_orthogonal": "the header's directions are not at right angles; export it again",
     "no_permission": "the file may not be read by this user; give read permission",
     "nothing_selected": "a patient of whom no image is selected; check the selection, or ask for the series",
     "not_a_number": "a feature is not a number; correct the table",
+    "not_a_segmentation": "a mask in NIfTI has values and no segments; say source.masks.values, or give DICOM",
     "not_adc": "nothing says that it is an ADC map, or its header says that it is not; narrow the selection, or state "
     "the unit in the settings",
     "not_an_image": "it holds no slices; narrow the selection, unless it lies beside images that are read",
