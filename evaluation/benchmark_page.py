@@ -30,7 +30,7 @@ from evaluation.page import (
     Text,
     compose_text,
     make_table,
-    number,
+    number_column,
     small_line,
 )
 from evaluation.rendering import render_page
@@ -103,7 +103,7 @@ def _build_worst_table(page: BenchmarkPage, order: Sequence[Standing]) -> Table:
     target = f"{measure} ≥ {page.least:g}" if page.least is not None else ""
     fields: Fields = [
         ("hospital", lambda standing: standing.site),
-        *((number(label), lambda standing, label=label: say_score(standing, label)) for label in labels),
+        *((number_column(label), lambda standing, label=label: say_score(standing, label)) for label in labels),
         *([(target, lambda standing: STATUS[standing.verdict])] if target else []),
         ("patients and scanners", lambda standing: _describe_patients(page, standing, sites[standing.site])),
     ]
@@ -173,7 +173,7 @@ def _build_other_tables(page: BenchmarkPage, order: Sequence[Standing]) -> list[
             ("hospital", lambda standing: standing.site),
             *(
                 (
-                    number(m),
+                    number_column(m),
                     lambda s, m=m, label=label: score_cell(grid.get((label, m, s.site)), page.first, is_marked=False),
                 )
                 for m in measures

@@ -302,7 +302,7 @@ def small_line(*parts: Text) -> Span:
     return Span(parts, "sub")
 
 
-def number(title: Text) -> Column:
+def number_column(title: Text) -> Column:
     """A column of numbers."""
     return Column(title, is_number=True)
 

@@ -20,7 +20,7 @@ from evaluation.page import (
     Text,
     compose_text,
     make_table,
-    number,
+    number_column,
     small_line,
 )
 from evaluation.score_cells import DASH
@@ -87,10 +87,10 @@ def build_loss_table(statements: Sequence[Statement]) -> Table:
     fields: Fields = [
         ("hospital", lambda s: s.site),
         (Column("ε", is_number=True, look="loss"), lambda s: format_loss(s.epsilon)),
-        (number("noised alone"), _describe_noised_loss),
-        (number("δ"), lambda s: f"{s.delta:g}"),
-        (number("budget ε"), _describe_budget),
-        (number("remaining"), lambda s: f"{s.budget.remaining:g}" if s.budget else DASH),
+        (number_column("noised alone"), _describe_noised_loss),
+        (number_column("δ"), lambda s: f"{s.delta:g}"),
+        (number_column("budget ε"), _describe_budget),
+        (number_column("remaining"), lambda s: f"{s.budget.remaining:g}" if s.budget else DASH),
         (Column("accountant", look="told"), lambda s: s.accountant),
     ]
     return make_table("Privacy loss of a patient, by hospital", caption, statements, fields)
@@ -146,10 +146,10 @@ def _build_mechanism_table(statement: Statement) -> Block:
         ("request", lambda row: row.request),
         ("split", lambda row: row.split or "all"),
         (Column("mechanism", look="told"), lambda row: row.mechanism),
-        (number("q"), lambda row: f"{row.probability:g}"),
-        (number("σ"), lambda row: DASH if row.noise is None else f"{row.noise:.4g}"),
-        (number("T"), lambda row: format_whole(row.times)),
-        (number("ε alone"), lambda row: format_loss(row.epsilon)),
+        (number_column("q"), lambda row: f"{row.probability:g}"),
+        (number_column("σ"), lambda row: DASH if row.noise is None else f"{row.noise:.4g}"),
+        (number_column("T"), lambda row: format_whole(row.times)),
+        (number_column("ε alone"), lambda row: format_loss(row.epsilon)),
     ]
     return make_table(f"Mechanisms at {statement.site}", statement.legend, (), fields, groups=groups)
 
@@ -176,8 +176,8 @@ def _build_unprotected_block(statement: Statement) -> Block:
     fields: Fields = [
         ("request", lambda reply: reply.request),
         (Column("what it held", look="told"), lambda reply: reply.content or DASH),
-        (number("times"), lambda reply: format_whole(reply.times)),
-        (number("bytes"), lambda reply: format_size(reply.bytes)),
+        (number_column("times"), lambda reply: format_whole(reply.times)),
+        (number_column("bytes"), lambda reply: format_size(reply.bytes)),
     ]
     return make_table(f"What left {statement.site} without a guarantee", caption, statement.unprotected, fields)
 
@@ -202,12 +202,12 @@ def build_audit_blocks(audits: Sequence[Audit]) -> list[Block]:
         return [Heading(title), Paragraph("None was run.", "note")]
     fields: Fields = [
         ("verdict", lambda audit: Span("refuted", "down") if audit.is_refuted else "not refuted"),
-        (number("claimed ε"), lambda audit: f"{audit.claimed:g}"),
-        (number("lower bound"), lambda audit: f"{audit.bound:.3g}"),
-        (number("δ"), lambda audit: f"{audit.delta:g}"),
-        (number("confidence"), lambda audit: f"{100 * audit.confidence:g} %"),
-        (number("synthetic patients"), lambda audit: format_whole(audit.canaries)),
-        (number("steps"), lambda audit: format_whole(audit.steps)),
+        (number_column("claimed ε"), lambda audit: f"{audit.claimed:g}"),
+        (number_column("lower bound"), lambda audit: f"{audit.bound:.3g}"),
+        (number_column("δ"), lambda audit: f"{audit.delta:g}"),
+        (number_column("confidence"), lambda audit: f"{100 * audit.confidence:g} %"),
+        (number_column("synthetic patients"), lambda audit: format_whole(audit.canaries)),
+        (number_column("steps"), lambda audit: format_whole(audit.steps)),
     ]
     return [Heading(title), make_table(title, AUDITED, audits, fields)]
 
@@ -226,10 +226,10 @@ def build_membership_blocks(attacks: Sequence[MembershipRow]) -> list[Block]:
     fields: Fields = [
         ("method", lambda row: row.method),
         ("hospital", lambda row: row.site),
-        (number("AUC"), _describe_auc),
-        (number("control"), lambda row: format_number(row.control_auc)),
-        (number("took part"), lambda row: format_whole(row.members)),
-        (number("others"), lambda row: format_whole(row.others)),
+        (number_column("AUC"), _describe_auc),
+        (number_column("control"), lambda row: format_number(row.control_auc)),
+        (number_column("took part"), lambda row: format_whole(row.members)),
+        (number_column("others"), lambda row: format_whole(row.others)),
         (Column("verdict", look="told"), _judge_membership),
     ]
     blocks.append(make_table("Membership inference", MEMBERSHIP, judged, fields, method=lambda row: row.method))
@@ -262,11 +262,11 @@ def build_inversion_blocks(attacks: Sequence[InversionRow]) -> list[Block]:
         ("method", lambda row: row.method),
         ("hospital", lambda row: row.site),
         ("reconstructed from", lambda row: row.attack),
-        (number("PSNR, dB"), lambda row: format_decibel(row.psnr)),
-        (number("of the mean image"), lambda row: format_decibel(row.floor_psnr)),
-        (number("SSIM"), lambda row: format_number(row.ssim)),
-        (number("of the mean image"), lambda row: format_number(row.floor_ssim)),
-        (number("better than the mean image"), lambda row: f"{row.better} of {row.images}"),
+        (number_column("PSNR, dB"), lambda row: format_decibel(row.psnr)),
+        (number_column("of the mean image"), lambda row: format_decibel(row.floor_psnr)),
+        (number_column("SSIM"), lambda row: format_number(row.ssim)),
+        (number_column("of the mean image"), lambda row: format_number(row.floor_ssim)),
+        (number_column("better than the mean image"), lambda row: f"{row.better} of {row.images}"),
     ]
     judged = [attack for attack in attacks if attack.images]
     return [*blocks, make_table("Inversion", INVERSION, judged, fields)] if judged else blocks

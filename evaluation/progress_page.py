@@ -18,7 +18,7 @@ from evaluation.page import (
     Span,
     compose_text,
     make_table,
-    number,
+    number_column,
 )
 from evaluation.rendering import render_page
 from evaluation.run_list import Training, build_training_table
@@ -112,8 +112,11 @@ def _build_task_section(tasks: Sequence[TaskLine]) -> Section:
     fields: Fields = [
         ("task", lambda task: " › ".join(task.titles)),
         ("step", lambda task: task.text or "–"),
-        (number("done"), lambda task: "–" if task.share is None else f"{100 * task.share:.0f} %"),
-        (number("time left"), lambda task: "–" if task.seconds_left is None else format_duration(task.seconds_left)),
+        (number_column("done"), lambda task: "–" if task.share is None else f"{100 * task.share:.0f} %"),
+        (
+            number_column("time left"),
+            lambda task: "–" if task.seconds_left is None else format_duration(task.seconds_left),
+        ),
     ]
     return Section("At work", [make_table("At work", caption, tasks, fields)], "tasks")
 
@@ -124,7 +127,7 @@ def _build_stage_section(stages: Sequence[StageLine]) -> Section:
     fields: Fields = [
         ("stage", lambda stage: stage.name),
         ("state", lambda stage: stage.state),
-        (number("time"), lambda stage: format_duration(stage.seconds)),
+        (number_column("time"), lambda stage: format_duration(stage.seconds)),
         ("why", lambda stage: stage.why or "–"),
     ]
     table = make_table("Stages", f"{done} of {len(stages)} are done.", stages, fields, look="narrow")

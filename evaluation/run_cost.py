@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evaluation.page import Block, Column, Fields, Paragraph, Section, make_table, number
+from evaluation.page import Block, Column, Fields, Paragraph, Section, make_table, number_column
 from evaluation.records import OtherCode, RunPage, StageState
 from evaluation.score_cells import DASH
 from evaluation.wording import format_duration, format_number, format_size, format_whole
@@ -24,13 +24,13 @@ def build_cost_section(page: RunPage) -> list[Section]:
     title = "Size of methods"
     fields: Fields = [
         ("method", lambda m: m.method),
-        (number("parameters"), lambda m: format_whole(m.parameters)),
-        (number("rounds"), lambda m: format_whole(m.rounds)),
-        (number("work a round"), lambda m: m.gradients or DASH),
-        (number("sent a round"), lambda m: format_size(round(m.sent / m.rounds))),
-        (number("received a round"), lambda m: format_size(round(m.received / m.rounds))),
-        (number("total, all hospitals"), lambda m: format_size(m.total)),
-        (number("lowest validation loss"), lambda m: format_number(m.lowest)),
+        (number_column("parameters"), lambda m: format_whole(m.parameters)),
+        (number_column("rounds"), lambda m: format_whole(m.rounds)),
+        (number_column("work a round"), lambda m: m.gradients or DASH),
+        (number_column("sent a round"), lambda m: format_size(round(m.sent / m.rounds))),
+        (number_column("received a round"), lambda m: format_size(round(m.received / m.rounds))),
+        (number_column("total, all hospitals"), lambda m: format_size(m.total)),
+        (number_column("lowest validation loss"), lambda m: format_number(m.lowest)),
     ]
     if page.reference:
         reached = Column(f"rounds to reach {page.reference}", is_number=True, look="reached")
@@ -65,7 +65,7 @@ def build_stages_section(stages: Sequence[StageState]) -> Section:
     fields: Fields = [
         ("stage", lambda stage: stage.stage),
         ("finished", lambda stage: stage.state),
-        (number("took"), lambda stage: format_duration(stage.seconds)),
+        (number_column("took"), lambda stage: format_duration(stage.seconds)),
         (Column("result", look="told"), lambda stage: stage.why),
     ]
     return Section("Stages", [make_table("Stages", STAGES, stages, fields)], "stages", "Stages")

@@ -17,7 +17,7 @@ from evaluation.page import (
     Text,
     compose_text,
     make_table,
-    number,
+    number_column,
     small_line,
 )
 from evaluation.records import Missing, RunPage
@@ -36,8 +36,8 @@ def build_sent_section(page: RunPage, is_many: bool) -> Section:
     """The total of each hospital."""
     fields: Fields = [
         ("hospital", lambda total: _name_site(page, total.site)),
-        (number("messages"), lambda total: format_whole(total.messages)),
-        (number("bytes"), lambda total: format_size(total.bytes)),
+        (number_column("messages"), lambda total: format_whole(total.messages)),
+        (number_column("bytes"), lambda total: format_size(total.bytes)),
         ("privacy loss ε", lambda total: "; ".join(total.epsilons)),
     ]
     totals = compute_totals(page.left, page.statements)
@@ -99,8 +99,8 @@ def _build_request_table(page: RunPage, requests: Sequence[str]) -> Table:
             Column("what it held", look="told"),
             lambda name: "; ".join(dict.fromkeys(e.content for e in by_request[name] if e.content)) or DASH,
         ),
-        (number("bytes"), lambda name: _span_sizes([entry.bytes for entry in by_request[name]])),
-        (number("messages"), lambda name: format_whole(sum(entry.messages for entry in by_request[name]))),
+        (number_column("bytes"), lambda name: _span_sizes([entry.bytes for entry in by_request[name]])),
+        (number_column("messages"), lambda name: format_whole(sum(entry.messages for entry in by_request[name]))),
         ("privacy loss ε", lambda name: format_list(list(dict.fromkeys(e.epsilon for e in by_request[name])))),
     ]
     return make_table("What left, by request", caption, requests, fields)
@@ -121,7 +121,7 @@ def _build_site_table(page: RunPage, requests: Sequence[str], totals: Sequence[T
 
     fields: Fields = [
         ("hospital", lambda total: _name_site(page, total.site)),
-        *((number(name), lambda total, name=name: say_entry(total.site, name)) for name in requests),
+        *((number_column(name), lambda total, name=name: say_entry(total.site, name)) for name in requests),
     ]
     return make_table("What left, by hospital and request", EACH_SENT, totals, fields, is_tall=True)
 
@@ -148,7 +148,7 @@ def _build_whole_table(page: RunPage, requests: Sequence[str], totals: Sequence[
         ("request", str),
         (Column("what it held", look="told"), say_content),
         *(
-            (number(_name_site(page, total.site)), lambda name, site=total.site: say_entry(site, name))
+            (number_column(_name_site(page, total.site)), lambda name, site=total.site: say_entry(site, name))
             for total in totals
         ),
         ("privacy loss ε", lambda name: "; ".join(dict.fromkeys(entry.epsilon for entry in list_entries(name)))),
@@ -163,6 +163,6 @@ def _build_missing_table(missing: Sequence[Missing], title: str, *, is_many: boo
         ("hospital", lambda reply: reply.site),
         ("request", lambda reply: reply.request),
         ("code", lambda reply: Span(reply.code, "code")),
-        (number("times"), lambda reply: format_whole(reply.times)),
+        (number_column("times"), lambda reply: format_whole(reply.times)),
     ]
     return make_table(title, caption, missing, fields, is_tall=is_many)

@@ -21,7 +21,7 @@ from evaluation.page import (
     Table,
     Text,
     make_table,
-    number,
+    number_column,
     small_line,
 )
 from evaluation.rendering import render_page
@@ -214,10 +214,10 @@ def _build_runs_section(lines: Sequence[RunLine]) -> Section:
         ("finished", lambda line: line.when or "–"),
         ("models in use", lambda line: line.methods or "–"),
         ("measure", lambda line: line.measure or "–"),
-        (number("score"), _describe_scores),
+        (number_column("score"), _describe_scores),
         ("privacy loss ε", lambda line: "; ".join(line.epsilons) or "–"),
-        (number("time"), lambda line: format_duration(line.seconds)),
-        (number("size"), lambda line: format_size(line.size)),
+        (number_column("time"), lambda line: format_duration(line.seconds)),
+        (number_column("size"), lambda line: format_size(line.size)),
     ]
     table = make_table("All runs", caption, lines, fields, empty="No run is in this folder.")
     return Section("All runs, the newest first", [table], "runs")
@@ -256,8 +256,8 @@ def build_training_table(trainings: Sequence[Training], label: str) -> Table:
     )
     fields: Fields = [
         ("training", lambda training: training.method),
-        (number("rounds"), lambda t: f"{t.round} of {t.rounds}" if t.rounds else str(t.round)),
-        (number("loss"), lambda training: format_number(training.newest)),
+        (number_column("rounds"), lambda t: f"{t.round} of {t.rounds}" if t.rounds else str(t.round)),
+        (number_column("loss"), lambda training: format_number(training.newest)),
         ("by round", _draw_losses),
     ]
     return make_table(label, caption, trainings, fields, look="narrow")

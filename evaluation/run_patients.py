@@ -17,7 +17,7 @@ from evaluation.page import (
     Table,
     Text,
     join_texts,
-    number,
+    number_column,
     small_line,
 )
 from evaluation.records import RunPage, SiteCounts, SplitCount
@@ -43,7 +43,7 @@ def build_patients_section(page: RunPage, *, is_many: bool) -> Section:
         f"Patients by hospital; below, their {below}. Rejected {page.words.studies} are quarantined at the hospital."
     )
     splits = list(dict.fromkeys(split.split for site in page.sites for split in site.splits))
-    columns = [Column("hospital"), *map(number, splits), Column("rejected", look="reasons")]
+    columns = [Column("hospital"), *map(number_column, splits), Column("rejected", look="reasons")]
     rows = [_build_row(page, site, splits) for site in page.sites]
     rows += [_build_outside_row(page, site, splits) for site in page.external_sites]
     table = Table("Patients", caption, columns, rows, is_tall=is_many)

@@ -36,7 +36,7 @@ from evaluation.page import (
     Text,
     compose_text,
     make_table,
-    number,
+    number_column,
 )
 from evaluation.records import RunPage
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, ScoreRow
@@ -122,14 +122,14 @@ def build_leading_section(scores: RunScores) -> list[Section]:
     decided = count_decided_gains(page.scores, scores.by)
     fields: Fields = [("method", lambda method: named_method(method, scores.notes))]
     for measure in scores.leading:
-        fields.append((number(measure), partial(_say_value, scores, measure)))
+        fields.append((number_column(measure), partial(_say_value, scores, measure)))
         if scores.has_gains:
             gain = Column("gain", is_number=True)
             fields.append((gain, partial(_say_gain, scores, measure)))
     if shares:
-        fields.append((number("oracle gap"), lambda method: share_text(shares.get(method))))
+        fields.append((number_column("oracle gap"), lambda method: share_text(shares.get(method))))
     if scores.has_gains:
-        title = number(f"hospitals, by {scores.by}")
+        title = number_column(f"hospitals, by {scores.by}")
         fields.append((title, lambda method: _say_decided(decided.get(method))))
     table = make_table(
         "How good, by method",
@@ -390,7 +390,7 @@ def build_outside_section(scores: RunScores) -> list[Section]:
     for measure in scores.leading:
         for site in sites:
             test_patients = patients_lines(patients.get((measure, site)), has_classes=bool(page.classes))
-            fields.append((number((f"{measure}, {site}", test_patients)), partial(say_score, measure, site)))
+            fields.append((number_column((f"{measure}, {site}", test_patients)), partial(say_score, measure, site)))
         if len(sites) > 1:
             mean = Column(f"{measure}, mean", is_number=True, look="sep")
             fields.append((mean, partial(say_score, measure, f"/{OUTSIDE_MEAN}")))

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 
 from evaluation.augmented import AugmentedRow
 from evaluation.harmony import Harmony, ScoreLine
-from evaluation.page import Block, Fields, Paragraph, Section, Table, Text, compose_text, make_table, number, small_line
+from evaluation.page import (
+    Block,
+    Fields,
+    Paragraph,
+    Section,
+    Table,
+    Text,
+    compose_text,
+    make_table,
+    number_column,
+    small_line,
+)
 from evaluation.records import RunPage
 from evaluation.score_cells import DASH
 from evaluation.score_tables import build_share_blocks, build_space_blocks
@@ -59,7 +70,7 @@ def _build_complexity_table(harmony: Harmony) -> Table:
         score = format_number(line.score)
         return score if math.isnan(line.deviation) else (score, small_line(f"± {format_number(line.deviation)}"))
 
-    fields: Fields = [("hospital", lambda line: line.site), (number("score"), say_score)]
+    fields: Fields = [("hospital", lambda line: line.site), (number_column("score"), say_score)]
     return make_table("Complexity", COMPLEXITY, harmony.scores, fields, look="narrow")
 
 
@@ -75,11 +86,11 @@ def build_synthetic_section(page: RunPage) -> list[Section]:
     fields: Fields = [
         ("hospital", lambda row: row.site),
         ("class", say_label),
-        (number("synthetic images"), lambda row: format_whole(row.made)),
-        (number("distance"), lambda row: format_number(row.distance)),
-        (number("of real images"), lambda row: format_number(row.real)),
-        (number("images compared"), lambda row: format_whole(row.compared) if row.compared else DASH),
-        (number("share of near copies"), lambda row: format_number(row.near_copies)),
+        (number_column("synthetic images"), lambda row: format_whole(row.made)),
+        (number_column("distance"), lambda row: format_number(row.distance)),
+        (number_column("of real images"), lambda row: format_number(row.real)),
+        (number_column("images compared"), lambda row: format_whole(row.compared) if row.compared else DASH),
+        (number_column("share of near copies"), lambda row: format_number(row.near_copies)),
     ]
     methods = [method for method, space in page.spaces.items() if space == page.augmented[0].space]
     note = f"{_describe_features(page)}Methods that learn with these images: {', '.join(methods)}."

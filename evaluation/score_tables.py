@@ -24,7 +24,7 @@ from evaluation.page import (
     Text,
     compose_text,
     make_table,
-    number,
+    number_column,
     small_line,
 )
 from evaluation.rows import PRIVATE, GapRow, PairRow, ScoreRow
@@ -78,7 +78,7 @@ def build_further_table(
     def say_score(measure: str, method: str) -> Cell:
         return score_cell(grid.get((measure, method, column)), reference, is_marked=False)
 
-    fields: Fields = [("method", str), *((number(measure), partial(say_score, measure)) for measure in measures)]
+    fields: Fields = [("method", str), *((number_column(measure), partial(say_score, measure)) for measure in measures)]
     label = "At the threshold, and the probabilities themselves"
     return [make_table(label, _explain_further(measures, examples), methods, fields, method=str)]
 
@@ -243,7 +243,7 @@ def _build_space_table(harmony: Harmony, *, is_run: bool) -> Table:
         ("used", _describe_use),
         *(
             (
-                number(head),
+                number_column(head),
                 lambda row, name=name: DASH if math.isnan(row.figure(name)) else format_number(row.figure(name)),
             )
             for name, head in harmony.columns.items()
@@ -284,7 +284,7 @@ def build_share_blocks(rows: Sequence[GapRow], notes: Mapping[str, str]) -> list
         for method in dict.fromkeys(row.method for row in lines):
             worths = (_worth_text(grid.get((method, column))) for column in names)
             table_rows.append(Row([named_method(method, notes), *worths], method))
-    columns = [Column("line"), *map(number, names.values())]
+    columns = [Column("line"), *map(number_column, names.values())]
     picture = draw_gap_shares(rows)
     return [
         Heading(title, anchor="worth"),

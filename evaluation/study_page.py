@@ -24,7 +24,7 @@ from evaluation.page import (
     compose_text,
     join_texts,
     make_table,
-    number,
+    number_column,
     small_line,
 )
 from evaluation.rendering import render_page
@@ -175,7 +175,10 @@ def _build_overall_table(numbers: _Numbers, measure: str) -> Table:
     fields: Fields = [
         ("method", str),
         *(
-            (number(name_case(case)), lambda method, case=case: _seed_cell(numbers, case, method, measure, POOLED))
+            (
+                number_column(name_case(case)),
+                lambda method, case=case: _seed_cell(numbers, case, method, measure, POOLED),
+            )
             for case in page.cases
         ),
     ]
@@ -211,11 +214,11 @@ def _build_gains_section(numbers: _Numbers) -> Section:
     fields: Fields = [
         ("case", lambda balance: balance.case),
         ("method", lambda balance: balance.method),
-        (number("overall"), lambda balance: _deviation_text(balance.pooled)),
-        (number("hospitals better off"), lambda balance: "{} of {}".format(*balance.sites)),
-        (number("hospitals × seeds"), lambda balance: "{} of {}".format(*balance.times)),
+        (number_column("overall"), lambda balance: _deviation_text(balance.pooled)),
+        (number_column("hospitals better off"), lambda balance: "{} of {}".format(*balance.sites)),
+        (number_column("hospitals × seeds"), lambda balance: "{} of {}".format(*balance.times)),
         ("gains least", lambda balance: balance.worst),
-        (number("its gain"), lambda balance: _deviation_text(balance.least)),
+        (number_column("its gain"), lambda balance: _deviation_text(balance.least)),
     ]
     folds: list[Block] = []
     for place, measure in enumerate(page.measures):
@@ -326,7 +329,10 @@ def _build_worth_table(
     fields: Fields = [
         ("line", name_line),
         *(
-            (number(TITLES.get(column, column)), lambda line, column=column: _worth_text(say_worth(line, column)))
+            (
+                number_column(TITLES.get(column, column)),
+                lambda line, column=column: _worth_text(say_worth(line, column)),
+            )
             for column in columns
         ),
     ]
@@ -361,7 +367,7 @@ def _build_outside_tables(numbers: _Numbers, case: StudyCase) -> list[Block]:
             ("line", str),
             *(
                 (
-                    number(column.replace("/", "")),
+                    number_column(column.replace("/", "")),
                     lambda line, lines=lines, column=column: (
                         _interval_text(lines[line][column]) if column in lines[line] else DASH
                     ),
@@ -381,7 +387,7 @@ def _build_runs_section(page: StudyPage) -> Section:
     fields: Fields = [
         ("run", lambda pair: Span(pair[1].run, href=pair[1].page)),
         ("case", lambda pair: pair[0]),
-        (number("seed"), lambda pair: str(pair[1].seed)),
+        (number_column("seed"), lambda pair: str(pair[1].seed)),
         (Column("state", look="told"), lambda pair: pair[1].state),
     ]
     return Section("Runs", [make_table("Runs", RUNS_CAPTION, runs, fields)], "runs", "Runs")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scipy import stats
 
-from evaluation.page import Bar, Column, Fields, Page, Paragraph, Section, compose_text, make_table, number
+from evaluation.page import Bar, Column, Fields, Page, Paragraph, Section, compose_text, make_table, number_column
 from evaluation.rendering import render_page
 from evaluation.wording import format_moment, format_number
 from pipelines.nights import lookup, worklist
@@ -127,15 +127,15 @@ def build_page(
     )
     fields: Fields = [
         ("week", lambda week: week.name),
-        (number("scored"), lambda week: str(week.scored)),
-        (number("unlike"), lambda week: str(week.unlike)),
-        (number("share (95 %)"), _describe_share),
+        (number_column("scored"), lambda week: str(week.scored)),
+        (number_column("unlike"), lambda week: str(week.unlike)),
+        (number_column("share (95 %)"), _describe_share),
         ("share", _draw_share),
-        (number("positive"), lambda week: str(week.positive)),
-        (number("series refused"), lambda week: str(week.refused)),
+        (number_column("positive"), lambda week: str(week.positive)),
+        (number_column("series refused"), lambda week: str(week.refused)),
         (Column("most frequent reason", look="told"), lambda week: week.reason or "–"),
     ]
-    series: Fields = [("state", str), (number("series"), lambda state: str(states.get(state, 0)))]
+    series: Fields = [("state", str), (number_column("series"), lambda state: str(states.get(state, 0)))]
     state_table = make_table("What stands in the worklist", "", worklist.STATES, series)
     week_table = make_table("Week by week", caption, weeks, fields)
     return Page(

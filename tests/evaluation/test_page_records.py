@@ -38,7 +38,7 @@ from evaluation.page import (
     Text,
     compose_text,
     make_table,
-    number,
+    number_column,
 )
 from evaluation.rendering import render_page, write_text
 
@@ -47,7 +47,7 @@ EVIL = "<b>north & 'south'</b> *a* `b` [c](#d) {e}"
 
 def samples(text: str) -> dict[str, Block]:
     """A block of each kind that says a text."""
-    table = make_table(text, text, [text], [(text, str), (number(text), lambda row: Cell(row, "weak"))])
+    table = make_table(text, text, [text], [(text, str), (number_column(text), lambda row: Cell(row, "weak"))])
     return {
         "Paragraph": Paragraph(text),
         "Heading": Heading(text),
@@ -133,7 +133,7 @@ def test_a_pattern_without_its_value_is_refused() -> None:
 
 
 def test_a_cell_is_what_its_column_is_also_behind_a_wide_one() -> None:
-    columns = [Column("a"), number("b"), number("c"), Column("d", look="told", method="m")]
+    columns = [Column("a"), number_column("b"), number_column("c"), Column("d", look="told", method="m")]
     page = render(Table("t", "", columns, [Row(["x", Cell("y", width=2), "z"], "m")]))
     cells = [(tag, attrs) for tag, attrs in Words(page).tags if tag in ("th", "td")][len(columns) :]
     assert [tag for tag, _ in cells] == ["th", "td", "td"]
