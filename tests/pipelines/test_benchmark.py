@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from other_device import OTHER, other_device
 
 import pipelines.benchmark.run
 import pipelines.hospital.benchmark
@@ -120,6 +121,22 @@ def test_a_hospitals_score_is_that_of_predict_and_our_measures_on_the_same_studi
     same = count_scores(cohort.labels, found, cohort.patient, copies=0, seed=0)
     assert (reply.scores[0] == same.scores[0]).all() and (reply.confusion[0] == same.confusion[0]).all()
     assert facts(place)["hospitals"][0]["by"]["value"] == pytest.approx(AUC.of(same)[0])
+
+
+def test_on_another_device_a_hospitals_score_is_that_of_the_cpu(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = finished(model=Cnn(widths=(8, 8), norm="group"), images=Slices(size=16, spacing_mm=4.0), gland=True)
+    model = write_signed(place / "cnn.safetensors", data)
+    phantom = {"kind": "phantom", "scanner": "L", "patients": 5, "seed": 3, "slices": 4, "format": "nifti"}
+    plan = settings(place, {"east": {"source": phantom, "policy": TRUSTED}}, {"cnn": model})
+    assert run([plan]) == Exit.OK
+    here = from_tensors(from_bytes(replies(place)["cnn.east.safetensors"]).tensors)
+    shutil.rmtree(place / "runs")
+    monkeypatch.setattr(pipelines.benchmark.run, "select_device", lambda device: OTHER)
+    with other_device(1e-7) as crossings:
+        assert run([plan]) == Exit.OK
+    there = from_tensors(from_bytes(replies(place)["cnn.east.safetensors"]).tensors)
+    assert crossings.uploads, "it did not compute there"
+    assert np.allclose(here.scores, there.scores, atol=1e-5) and np.array_equal(here.confusion, there.confusion)
 
 
 def test_all_patients_are_scored_and_the_digest_stands_in_reply_ledger_and_page(place: Path) -> None:

@@ -9,6 +9,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from other_device import OTHER, other_device
 from PIL import Image
 
 from federation.fedavg import FedAvg
@@ -423,6 +425,29 @@ def test_each_picture_has_the_score_of_before_its_own_step(tmp_path):
     assert len(set(scores)) == 5
     assert adapted.probabilities is not None
     assert scores == pytest.approx(adapted.probabilities[:, 1].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"name": "routing", "mode": "online", "batch": 2, "lr": 0.1},
+        *({"name": name} for name in ("routing", "tent", "ensemble", "as_trained")),
+    ],
+)
+def test_on_another_device_the_scores_are_those_of_the_cpu(tmp_path, monkeypatch, how):
+    file, _ = pictures(tmp_path)
+    source = {"kind": "picture", "folder": str(tmp_path / "in")}
+    scores = []
+    for place in ("here", "there"):
+        said = {"name": "w", "models": str(file), "source": source, "how": how, "out": str(tmp_path / place)}
+        with monkeypatch.context() as patch, other_device(1e-7) if place == "there" else nullcontext() as crossings:
+            if crossings is not None:
+                patch.setattr(ExternalSettings, "computes_on", OTHER)
+            assert run([asked(tmp_path, **said)]) == Exit.OK
+        assert crossings is None or crossings.uploads, "it did not compute there"
+        scores.append([float(line["score"]) for line in lines(tmp_path / place / "predictions.csv")])
+    assert len(set(scores[0])) == 5
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
 @pytest.mark.parametrize("how", ["routing", "tent", "ensemble", "as_trained"])

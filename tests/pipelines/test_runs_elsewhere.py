@@ -58,6 +58,31 @@ def planned() -> dict[str, Any]:
     return made
 
 
+def extracted() -> dict[str, Any]:
+    """Features of what a detector marks, whitened by pictures of a prior, heads on them, and one of solved moments."""
+    detector = {"name": "detector", "on": "prostate_adc", "pictures": 16, "steps": 3, "width": 4, "size": 16}
+    features = {"name": "features", "of": detector, "public": "prostate_adc", "pictures": 20, "components": 8}
+    made = small_run.smallest(model=features)
+    made["images"] = {"kind": "slices", "size": 32, "spacing_mm": 2.0}
+    made["train"]["methods"] = {"heads": {"name": "fedavg"}, "moments": {"name": "moments"}}
+    made["train"]["work"] = SGD
+    return made
+
+
+def calibrated() -> dict[str, Any]:
+    """Every calibration of a finished model."""
+    made = small_run.smallest(model={"name": "cnn", "widths": [8, 8]})
+    made["train"]["work"] = SGD
+    made["train"]["methods"] = {name: {"name": name} for name in ("fedavg", "local", "central")}
+    made["evaluate"]["variants"] = {
+        "centred": {"of": "fedavg", "calibration": "centred"},
+        "adabn": {"of": "fedavg", "calibration": "adabn"},
+        "adabn_centred": {"of": "local", "calibration": "adabn_centred"},
+        "tuned": {"of": "fedavg", "calibration": "fine_tuned", "tuning": {"epochs": 2}},
+    }
+    return made
+
+
 def harmonized() -> dict[str, Any]:
     """A CycleGAN of two members with classes, intensity translators, a synthesis, and the veto."""
     made = harmonized_run.settings()
@@ -86,7 +111,14 @@ def ended(folder: Path, settings: dict[str, Any], monkeypatch) -> dict[str, dict
     }
 
 
-RUNS = [maps, private, planned, *(pytest.param(one, marks=pytest.mark.slow) for one in (harmonized, routed))]
+RUNS = [
+    maps,
+    private,
+    planned,
+    extracted,
+    calibrated,
+    *(pytest.param(one, marks=pytest.mark.slow) for one in (harmonized, routed)),
+]
 
 
 @pytest.mark.parametrize("settings", RUNS)
