@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pipelines.data.index import Candidate, convert_read_errors
 from pipelines.data.measures import MeasuredStudy
-from pipelines.data.study import Array, Item, Rejected, Unusable, WholeStudy
+from pipelines.data.study import Array, Item, Rejected, Unusable, WholePicture, WholeStudy
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -86,7 +86,7 @@ class WaitingStudy:
     foresee: Callable[[], None] = lambda: None
     measure: Callable[[], MeasuredStudy] = lambda: _measure_nothing()
     voxels: int = 0
-    read_whole: Callable[[], WholeStudy] = lambda: _read_nothing()
+    read_whole: Callable[[], WholeStudy | WholePicture] = lambda: _read_nothing()
 
 
 @dataclass(frozen=True)
@@ -246,14 +246,14 @@ def measure_study(waiting: WaitingStudy) -> MeasuredStudy | Rejected:
     return _run_or_reject(waiting.study, waiting.measure)
 
 
-def read_whole_study(waiting: WaitingStudy) -> WholeStudy | Rejected:
+def read_whole_study(waiting: WaitingStudy) -> WholeStudy | WholePicture | Rejected:
     """Read one study on its own grid. Any error in its bytes becomes a rejection, never an exception."""
     return _run_or_reject(waiting.study, waiting.read_whole)
 
 
 def _read_nothing() -> WholeStudy:
-    """Of studies that are no volumes. Raises: Unusable: `no_volume`."""
-    raise Unusable("no_volume", "it is no volume, and only volumes have a grid of their own. Give DICOM or NIfTI.")
+    """Of studies that have no grid. Raises: Unusable: `no_volume`."""
+    raise Unusable("no_volume", "it is no image with masks of its own grid. Give DICOM, NIfTI or pictures with masks.")
 
 
 def _measure_nothing() -> MeasuredStudy:

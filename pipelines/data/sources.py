@@ -24,6 +24,8 @@ BACKGROUND, IGNORE = "background", "ignore"
 """Names in `values` that are no classes: 0, and where nobody says which class is there."""
 MOST_SEGMENTS = 16  # of those that overlap
 LARGEST_VALUE = 65535
+FIRST_CHANNEL = "_0000"
+"""How nnU-Net ends the names of images."""
 PATIENT, SESSION, CASE = "{patient}", "{session}", "{case}"
 
 
@@ -169,10 +171,11 @@ class PictureMasks:
     """One label map a picture, of the picture's size.
 
     pattern: file name below `folder`, with {image}, the picture's name (the table's column; without a table its
-    path below the source's folder), or {stem}, the same without .jpg, .png and so on. values: class -> its pixel
-    values: {disc: [1], cup: [2]}, {disc: [255]}, or {disc: [1, 2]} if the cup is a part of the disc. All other
-    values must be listed under `background`, by default [0]. Values of a palette image are its indices, of a
-    1-bit mask 0 and 1. Under `ignore` stand values of pixels that nothing is learnt from and no score counts.
+    path below the source's folder), {stem}, the same without .jpg, .png and so on, or {case}, the stem without
+    nnU-Net's _0000. values: class -> its pixel values: {disc: [1], cup: [2]}, {disc: [255]}, or {disc: [1, 2]} if the
+    cup is a part of the disc. All other values must be listed under `background`, by default [0]. Values of a palette
+    image are its indices, of a 1-bit mask 0 and 1. Under `ignore` stand values of pixels that nothing is learnt from
+    and no score counts.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -183,8 +186,8 @@ class PictureMasks:
 
     def __post_init__(self) -> None:
         problems = []
-        if IMAGE not in self.pattern and STEM not in self.pattern:
-            text = f"{self.pattern!r} has neither {IMAGE} nor {STEM}; it must say whose mask it is"
+        if not any(name in self.pattern for name in (IMAGE, STEM, CASE)):
+            text = f"{self.pattern!r} has none of {IMAGE}, {STEM} and {CASE}; it must say whose mask it is"
             problems.append(Problem(("pattern",), text))
         refuse(problems + _map_value_problems(self.values))
 

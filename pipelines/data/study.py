@@ -58,6 +58,18 @@ class WholeStudy:
 
 
 @dataclass(frozen=True)
+class WholePicture:
+    """A picture as it is, upright, with the masks that are learnt. Like `Study` it stays inside the hospital.
+
+    pixels: (rows, columns), or (rows, columns, 3) of colours; uint8, or uint16 of grey. classes: (rows, columns), as of
+    `WholeStudy`.
+    """
+
+    pixels: NDArray[np.uint8] | NDArray[np.uint16]
+    classes: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
 class Rejected:
     """A study that is not used. Stays at the site; only the count by `reason` leaves."""
 

@@ -34,7 +34,7 @@ class Site:
 @dataclass(frozen=True)
 class Discovery:
     """sort: of the images; None if there are none. rows: kinds of series, for the table on the terminal. task: None =
-    labels 0 and 1.
+    labels 0 and 1. channels: of pictures with masks.
     """
 
     sort: Sort | None
@@ -42,6 +42,7 @@ class Discovery:
     doubts: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     task: Group | None = None
+    channels: int = 1
 
     @property
     def of_masks(self) -> bool:

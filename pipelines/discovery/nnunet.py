@@ -1,9 +1,9 @@
 """Detect folders of nnU-Net's datasets, of versions 1 and 2: dataset.json, imagesTr/NAME_0000.nii.gz and
-labelsTr/NAME.nii.gz.
+labelsTr/NAME.nii.gz, or pictures in place of volumes.
 
 The format is described in nnU-Net's documentation/dataset_format.md. Cases count as patients. What has no counterpart
-here - several channels, other kinds of files - is refused in words. Regions that share labels become a task's regions,
-over classes of the labels that lie in the same ones.
+here - several channels of a volume, other kinds of files - is refused in words. Regions that share labels become a
+task's regions, over classes of the labels that lie in the same ones.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from typing import Any
 
 from pipelines.data.label_maps import MOST_MASK_CLASSES
 from pipelines.data.regions import find_region_problems
-from pipelines.data.sources import BACKGROUND, CASE, IGNORE, LARGEST_VALUE
-from pipelines.discovery.found import Discovery, Group, Site
+from pipelines.data.sources import BACKGROUND, CASE, FIRST_CHANNEL, IGNORE, LARGEST_VALUE
+from pipelines.discovery.found import Discovery, Group, Site, Sort
 from pipelines.discovery.places import site_names
 from pipelines.discovery.safe import known_words, secrets_of
 from pipelines.loader.names import is_name
 
 DESCRIPTION, IMAGES, LABELS = "dataset.json", "imagesTr", "labelsTr"
 CHANNEL = re.compile(r"_([0-9]{4})$")
-ENDINGS = (".nii.gz", ".nii")
+VOLUMES, PICTURES = (".nii.gz", ".nii"), (".png", ".bmp", ".tif")
+"""Endings of files."""
+COLOURS = 3
 LONGEST = 80  # characters of a class's name
 
 
 @dataclass(frozen=True)
 class Dataset:
     """One of nnU-Net's folders. values: class -> its labels, ascending, and that of `ignore`. regions: region -> its
-    classes, where regions share labels. ending: of files. channel: the name of its only one, as it stands there. cases:
-    names of those with a label map.
+    classes, where regions share labels. ending: of files. channels: their names, as they stand there: one, or the
+    colours of pictures. cases: names of those with a label map.
     """
 
     folder: Path
     values: Mapping[str, tuple[int, ...]]
     regions: Mapping[str, tuple[str, ...]]
     ending: str
-    channel: str
+    channels: tuple[str, ...]
     cases: tuple[str, ...]
     unlabelled: int
 
@@ -49,6 +51,11 @@ class Dataset:
     def classes(self) -> tuple[str, ...]:
         """Those that are learnt."""
         return tuple(name for name in self.values if name != IGNORE)
+
+    @property
+    def is_of_pictures(self) -> bool:
+        """Whether its files are pictures."""
+        return self.ending in PICTURES
 
 
 def discover_nnunet(folder: Path) -> Discovery | None:
@@ -71,6 +78,10 @@ def discover_nnunet(folder: Path) -> Discovery | None:
             f"hospitals of one run have classes of the same names in the same regions, found {found}; give one of "
             "these folders"
         )
+    kinds = {(dataset.is_of_pictures, len(dataset.channels)) for dataset in datasets}
+    if not problems and len(kinds) > 1:
+        found = "; ".join(f"{each.folder}: {len(each.channels)} channels, *{each.ending}" for each in datasets)
+        problems.append(f"hospitals of one run have images of one kind, found {found}; give one of these folders")
     if problems:
         raise ValueError("; ".join(problems))
     secrets = secrets_of(case for dataset in datasets for case in dataset.cases)
@@ -83,12 +94,21 @@ def discover_nnunet(folder: Path) -> Discovery | None:
         if dataset.unlabelled
     ]
     rows = tuple(
-        (known_words(dataset.channel), "NIfTI", "nnU-Net", "", "", f"{len(dataset.cases):,}") for dataset in datasets
+        (
+            known_words(" ".join(dataset.channels)),
+            "pictures" if dataset.is_of_pictures else "NIfTI",
+            "nnU-Net",
+            "",
+            "",
+            f"{len(dataset.cases):,}",
+        )
+        for dataset in datasets
     )
     task: dict[str, Any] = {"kind": "segmentation", "target": "masks", "classes": [*datasets[0].classes]}
     if datasets[0].regions:
         task["regions"] = {region: list(members) for region, members in datasets[0].regions.items()}
-    return Discovery("nifti", tuple(sites), tuple(doubts), rows, task)
+    sort: Sort = "pictures" if datasets[0].is_of_pictures else "nifti"
+    return Discovery(sort, tuple(sites), tuple(doubts), rows, task, channels=len(datasets[0].channels))
 
 
 def is_ct(discovery: Discovery) -> bool:
@@ -113,15 +133,18 @@ def _is_dataset(folder: Path) -> bool:
 
 def _build_site(name: str, dataset: Dataset) -> Site:
     """A hospital with the cases of one folder."""
-    end = f"_0000{dataset.ending}"
-    masks = {"folder": str(dataset.folder / LABELS), "pattern": f"{CASE}{dataset.ending}"}
-    source: Group = {
-        "kind": "nifti",
-        "folder": str(dataset.folder / IMAGES),
-        "pattern": f"*{end}",
-        "patient": "^(.+)_0000$",
-        "masks": {**masks, "values": {each: list(values) for each, values in dataset.values.items()}},
+    masks = {
+        "folder": str(dataset.folder / LABELS),
+        "pattern": f"{CASE}{dataset.ending}",
+        "values": {each: list(values) for each, values in dataset.values.items()},
     }
+    folder = str(dataset.folder / IMAGES)
+    source: Group
+    if dataset.is_of_pictures:
+        source = {"kind": "picture", "folder": folder, "table": None, "masks": masks}
+    else:
+        names = {"pattern": f"*{FIRST_CHANNEL}{dataset.ending}", "patient": f"^(.+){FIRST_CHANNEL}$"}
+        source = {"kind": "nifti", "folder": folder, **names, "masks": masks}
     count = len(dataset.cases)
     return Site(name, dataset.folder, source, None, None, patients=count, studies=count, images=count)
 
@@ -138,21 +161,24 @@ def _read_dataset(folder: Path, problems: list[str]) -> Dataset | None:
         problems.append(f"{path} holds no JSON object; write it as nnU-Net's documentation says")
         return None
     channels, classes = _list_channels(described), _read_labels(described.get("labels"))
-    ending = str(described.get("file_ending", ENDINGS[0]))
-    own = [f"{path}: {text}" for text in (*_channel_problems(channels), *_label_problems(classes))]
-    if ending not in ENDINGS:
-        own.append(f"{path}: file_ending is {ending!r}, and {' and '.join(ENDINGS)} are read; convert the images")
+    ending = str(described.get("file_ending", VOLUMES[0]))
+    own = [
+        f"{path}: {text}"
+        for text in (*_channel_problems(channels, has_colours=ending in PICTURES), *_label_problems(classes))
+    ]
+    if ending not in (endings := (*VOLUMES, *PICTURES)):
+        own.append(f"{path}: file_ending is {ending!r}, and {', '.join(endings)} are read; convert the images")
         problems += own
         return None
     images, labels = (_list_stems(folder / each, ending) for each in (IMAGES, LABELS))
-    cases = [CHANNEL.sub("", stem) for stem in images if stem.endswith("_0000")]
+    cases = [CHANNEL.sub("", stem) for stem in images if stem.endswith(FIRST_CHANNEL)]
     labelled = tuple(sorted(set(cases) & set(labels)))
     own += [f"{folder}: {text}" for text in _file_problems(images, labelled, ending)]
     problems += own
     if own:
         return None
     values, regions = _split_regions(classes)
-    return Dataset(folder, values, regions, ending, channels[0], labelled, len(cases) - len(labelled))
+    return Dataset(folder, values, regions, ending, tuple(channels), labelled, len(cases) - len(labelled))
 
 
 def _list_channels(described: Mapping[str, Any]) -> list[str]:
@@ -161,11 +187,13 @@ def _list_channels(described: Mapping[str, Any]) -> list[str]:
     return [str(name) for name in channels.values()] if isinstance(channels, dict) else []
 
 
-def _channel_problems(channels: Sequence[str]) -> Iterator[str]:
-    """Why the channels cannot be used."""
+def _channel_problems(channels: Sequence[str], *, has_colours: bool) -> Iterator[str]:
+    """Why the channels cannot be used. has_colours: whether one file may hold three."""
     if not channels:
         yield 'channel_names: missing; name the images\' one channel, as in {"0": "T2"}'
-    elif len(channels) > 1:
+    elif has_colours and len(channels) not in (1, COLOURS):
+        yield f"channel_names: {len(channels)} channels, and a picture has 1 or {COLOURS}; convert the pictures"
+    elif not has_colours and len(channels) > 1:
         yield (
             f"channel_names: {len(channels)} channels, and a study has one image here; give a dataset of one channel, "
             'as in {"0": "T2"}'

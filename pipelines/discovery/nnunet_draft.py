@@ -16,14 +16,22 @@ seed: 0
 
 task: {{ found.task | flow }}   # of dataset.json, by their labels
 
+{% if volumes %}
 sites:   # each case is a patient; where a patient has several, let the group of `patient` hold what these share
+{% else %}
+sites:   # each picture is a patient; where a patient has several, write a table of pictures and patients
+{% endif %}
 {% for site in found.sites %}
   {{ site.name | scalar }}:        # {{ counts(site) }}
     source: {{ site.source | flow }}
 {% endfor %}
 
 # The next ones are a first look, small and coarse. A plan writes others.
+{% if volumes %}
 images: {kind: volumes, values: standardized, centre: image, size: 48, spacing_mm: 3.0, depth: 16, depth_mm: 4.0}
+{% else %}
+images: {kind: pictures, size: 96, channels: {{ found.channels }}, fit: squash}
+{% endif %}
 
 split: {train: {{ split[0] }}, validation: {{ split[1] }}, test: {{ split[2] }}}     # shares of each site's patients
 

@@ -1,4 +1,5 @@
-"""A hospital's own cohort as a raw dataset of nnU-Net's version 2: the patients of a run, each study on its own grid.
+"""A hospital's own cohort as a raw dataset of nnU-Net's version 2: the patients of a run, each study on its own grid,
+and pictures as they are.
 
 The format is described in nnU-Net's documentation/dataset_format.md. Training and validation patients lie in imagesTr
 and labelsTr, and splits_final.json says which is which; test patients lie in imagesTs, and their labels in labelsTs,
@@ -7,6 +8,7 @@ which nnU-Net's training does not read. These are patients' images: they stay at
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections import Counter
@@ -17,18 +19,20 @@ from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from federation.task import IGNORED
 from pipelines.batch.tables import table_bytes
 from pipelines.data.cohort import Cohort
 from pipelines.data.examples import open_source
-from pipelines.data.images import IMAGES, Slices, Target, Volumes
+from pipelines.data.images import IMAGES, AnyImages, Pictures, Slices, Target, Volumes
 from pipelines.data.intake import WaitingStudy, read_whole_study
 from pipelines.data.nifti.bids import find_case
 from pipelines.data.pseudonym import make_pseudonym
 from pipelines.data.regions import read_regions
-from pipelines.data.sources import IGNORE, DicomSource, NiftiSource
-from pipelines.data.study import Rejected, WholeStudy
+from pipelines.data.sources import FIRST_CHANNEL, IGNORE, DicomSource, NiftiSource, PictureSource
+from pipelines.data.sources import Files as Source
+from pipelines.data.study import Rejected, WholePicture, WholeStudy
 from pipelines.data.taking import natural_key
 from pipelines.data.writing.nifti_mask import image_bytes, mask_bytes
 from pipelines.hospital.files import Files, files_of
@@ -41,7 +45,9 @@ from privacy.message import Json, as_list
 from privacy.release.gate import Refused
 
 DESCRIPTION, SPLITS_FILE, CASES = "dataset.json", "splits_final.json", "cases.csv"
-ENDING, CHANNEL = ".nii.gz", "_0000"
+VOLUME, PICTURE = ".nii.gz", ".png"
+"""Endings of files."""
+COLOURS = ("R", "G", "B")
 PLACES = {"train": ("imagesTr", "labelsTr"), "validation": ("imagesTr", "labelsTr"), "test": ("imagesTs", "labelsTs")}
 DERIVED = ("space", "synthetic", "features")
 """Entries of a recipe whose cohort was made of another one: translated, balanced, or turned into features."""
@@ -79,11 +85,12 @@ def write_nnunet_folder(
         hospital: with its settings, and the folder of the run.
         out: the new folder. It appears when all of it is there.
         cohort: its name; None = the newest that was read from files.
-        channel: what nnU-Net calls the images; None = CT or ADC where they are that, else the modality of DICOM.
+        channel: what nnU-Net calls the images; None = CT or ADC where they are that, else the modality of DICOM; of
+            pictures their colours.
         coded: whether cases are called by pseudonyms also where the hospital's own file names could be kept.
 
     Raises:
-        ValueError: there is no such cohort, or it has no masks of volumes; the folder is there, or lies in the images.
+        ValueError: there is no such cohort, or it has no masks; the folder is there, or lies in the images.
         Changed: other studies than the run's would be written.
         OSError: the disk.
     """
@@ -94,15 +101,15 @@ def write_nnunet_folder(
     cases = _list_cases(hospital, name, read, files, coded=coded)
     part = out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # of a call that was killed
-    ignored = isinstance(files.source, DicomSource | NiftiSource) and _has_ignored(files.source)
+    ignored = _has_ignored(files.source)
     try:
         modality = _write_cases(cases, part, _count_classes(read) + 1)
         labels, order = describe_labels(read, ignored=ignored)
         described: dict[str, Json] = {
-            "channel_names": {"0": channel or _name_channel(read, modality)},
+            "channel_names": {str(place): name for place, name in enumerate(_name_channels(read, modality, channel))},
             "labels": labels,
             "numTraining": sum(case.split != "test" for case in cases),
-            "file_ending": ENDING,
+            "file_ending": PICTURE if _is_of_pictures(read) else VOLUME,
             **({"regions_class_order": order} if order else {}),
         }
         _write_tables(cases, part, described)
@@ -146,16 +153,25 @@ def _find_cohort(hospital: Hospital, wanted: str | None) -> tuple[str, tuple[str
         return wanted, tuple(name for name in names if name != wanted)
     usable = [name for name in names if _has_own_grids(read_cohort_file(hospital.cohort_folder(name) / COHORT))]
     if not usable:
-        text = "holds no cohort with masks of volumes; let a segmentation run read its files first, as far as ingest"
+        text = "holds no cohort with masks; let a segmentation run read its files first, as far as ingest"
         raise ValueError(f"{hospital.root / 'cohorts'} {text}")
     return usable[-1], tuple(usable[:-1])
 
 
 def _has_own_grids(cohort: Cohort) -> bool:
-    """Whether a cohort was read from files of volumes with masks."""
-    kind = IMAGES.validate_python(cohort.recipe["images"]) if "images" in cohort.recipe else None
+    """Whether a cohort was read from files of volumes, or pictures, with masks."""
     is_made = any(cohort.recipe.get(name) for name in DERIVED)
-    return isinstance(kind, Slices | Volumes) and bool(cohort.recipe.get("target")) and not is_made
+    is_image = "images" in cohort.recipe and isinstance(_images_of(cohort), Slices | Volumes | Pictures)
+    return is_image and bool(cohort.recipe.get("target")) and not is_made
+
+
+def _images_of(cohort: Cohort) -> AnyImages:
+    """The settings by which a cohort's images were prepared."""
+    return IMAGES.validate_python(cohort.recipe["images"])
+
+
+def _is_of_pictures(cohort: Cohort) -> bool:
+    return isinstance(_images_of(cohort), Pictures)
 
 
 def _find_files(hospital: Hospital) -> Files:
@@ -185,9 +201,9 @@ def _check_place(out: Path, files: Files) -> None:
 def _list_cases(hospital: Hospital, name: str, cohort: Cohort, files: Files, *, coded: bool) -> list[Case]:
     """The studies of the cohort, in the order of their patients. Raises: ValueError, Changed."""
     if not _has_own_grids(cohort):
-        raise ValueError(f"the cohort {name} has no masks of volumes, or was made of another; name another")
+        raise ValueError(f"the cohort {name} has no masks, or was made of another; name another")
     folder, key = hospital.cohort_folder(name), hospital.key()
-    images = cast("Slices | Volumes", IMAGES.validate_python(cohort.recipe["images"]))
+    images = _images_of(cohort)
     target = cast(Target, cohort.recipe["target"])
     classes = tuple(map(str, as_list(cohort.recipe.get("classes", []))))
     opened = open_source(files.source, files.labels, images, files.gland, target, classes)
@@ -211,8 +227,11 @@ def _list_cases(hospital: Hospital, name: str, cohort: Cohort, files: Files, *, 
 
 
 def _has_names(files: Files) -> bool:
-    """Whether the hospital's own files have a name for each study: NIfTI files do, DICOM files name series at best."""
-    return isinstance(files.source, NiftiSource)
+    """Whether the hospital's own files have a name for each study: NIfTI files and pictures do, DICOM files name series
+    at best, and the lines of a table have numbers.
+    """
+    source = files.source
+    return isinstance(source, NiftiSource) or (isinstance(source, PictureSource) and source.table is None)
 
 
 def _name_cases(studies: Sequence[tuple[str, str]], *, keep: bool) -> list[str]:
@@ -250,21 +269,34 @@ def _write_cases(cases: Sequence[Case], part: Path, ignored: int) -> str:
             if isinstance(study, Rejected):
                 raise Changed(f"{study.study} was read by the run, and is not now: {study.reason}: {study.detail}")
             _write_case(case, study, part, ignored)
-            modalities.add(study.modality)
+            modalities.add(study.modality if isinstance(study, WholeStudy) else "")
             count("")
     return modalities.pop() if len(modalities) == 1 else ""
 
 
-def _write_case(case: Case, study: WholeStudy, part: Path, ignored: int) -> None:
+def _write_case(case: Case, study: WholeStudy | WholePicture, part: Path, ignored: int) -> None:
     """Write the image and the labels of one study."""
     images, labels = PLACES[case.split]
-    values: NDArray[np.integer] = np.asarray(study.classes.values, np.uint8)
-    stored = np.where(values == IGNORED, ignored, values).astype(np.uint8)
-    write_whole(
-        part / images / f"{case.name}{CHANNEL}{ENDING}",
-        image_bytes(np.asarray(study.image.values, np.float32), study.image.affine),
-    )
-    write_whole(part / labels / f"{case.name}{ENDING}", mask_bytes(stored, study.classes.affine, packed=True))
+    if isinstance(study, WholePicture):
+        ending, image, mask = PICTURE, _encode_png(study.pixels), _encode_png(_number_ignored(study.classes, ignored))
+    else:
+        ending, classes = VOLUME, np.asarray(study.classes.values, np.uint8)
+        image = image_bytes(np.asarray(study.image.values, np.float32), study.image.affine)
+        mask = mask_bytes(_number_ignored(classes, ignored), study.classes.affine, packed=True)
+    write_whole(part / images / f"{case.name}{FIRST_CHANNEL}{ending}", image)
+    write_whole(part / labels / f"{case.name}{ending}", mask)
+
+
+def _number_ignored(classes: NDArray[np.uint8], ignored: int) -> NDArray[np.uint8]:
+    """Classes in which what nobody knows has the label `ignored`."""
+    return np.where(classes == IGNORED, ignored, classes).astype(np.uint8)
+
+
+def _encode_png(pixels: NDArray[np.uint8] | NDArray[np.uint16]) -> bytes:
+    """A PNG file of 8 or 16 bits."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
 
 
 def _write_tables(cases: Sequence[Case], part: Path, described: Mapping[str, Json]) -> None:
@@ -288,14 +320,25 @@ def _count_classes(cohort: Cohort) -> int:
     return len(_class_names(cohort))
 
 
-def _has_ignored(source: DicomSource | NiftiSource) -> bool:
+def _has_ignored(source: Source) -> bool:
     """Whether label maps have a value for what nobody knows."""
-    return source.masks is not None and IGNORE in (source.masks.segments or source.masks.values)
+    if isinstance(source, PictureSource):
+        return source.masks is not None and IGNORE in source.masks.values
+    if not isinstance(source, DicomSource | NiftiSource) or source.masks is None:
+        return False
+    return IGNORE in (source.masks.segments or source.masks.values)
 
 
-def _name_channel(cohort: Cohort, modality: str) -> str:
-    """What nnU-Net calls the images, by which it scales values: of the names made here CT alone is special to it."""
-    images = IMAGES.validate_python(cohort.recipe["images"])
+def _name_channels(cohort: Cohort, modality: str, name: str | None) -> Sequence[str]:
+    """What nnU-Net calls the images' channels, by which it scales values: of the names made here CT alone is special
+    to it. name: for all of them.
+    """
+    images = _images_of(cohort)
+    if isinstance(images, Pictures):
+        colours = COLOURS if images.channels == len(COLOURS) else ("grey",)
+        return colours if name is None else [name] * len(colours)
+    if name is not None:
+        return [name]
     if getattr(images, "ct", None) is not None:
-        return "CT"
-    return "ADC" if getattr(images, "values", "") == "adc" else modality or "image"
+        return ["CT"]
+    return ["ADC" if getattr(images, "values", "") == "adc" else modality or "image"]

@@ -160,7 +160,7 @@ def test_images_without_a_label_map_are_told(tmp_path, capsys):
         ({"labels": {"background": 3, "a": 1}}, "0 the background, found [3]"),
         ({"labels": {"background": 0, "a": -1}}, "must be in [1, 65535], and 0 the background, found [-1]"),
         ({"labels": {"background": 0} | {f"c{n}": n for n in range(1, 9)}}, "labels: 8 classes, and 7"),
-        ({"file_ending": ".nrrd"}, "file_ending is '.nrrd', and .nii.gz and .nii are read"),
+        ({"file_ending": ".nrrd"}, "file_ending is '.nrrd', and .nii.gz, .nii, .png, .bmp, .tif are read"),
         ({"file_ending": ".nii"}, "has its label map NAME.nii in labelsTr"),
     ],
 )

@@ -213,7 +213,7 @@ def test_a_run_whose_files_changed_is_not_written(tmp_path, monkeypatch, capsys)
     settings = draft(str(raw), "a")
     Path("a.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     wrong = {
-        (): "holds no cohort with masks of volumes; let a segmentation run read its files first",
+        (): "holds no cohort with masks; let a segmentation run read its files first",
         ("--site", "east"): "a.yaml: --site east: these hospitals are on this machine: raw; name one",
     }
     for words, said in wrong.items():

@@ -14,11 +14,11 @@ from pathlib import Path, PurePosixPath
 
 from pipelines.data.adc import PATTERN, find_unit_factor
 from pipelines.data.quantity import HEADERS, SILENT, AdcDecision, decide_from_headers, decide_from_text, find_contrast
+from pipelines.data.sources import FIRST_CHANNEL
 from pipelines.data.study import Unusable
 from privacy.system_errors import of_machine
 
 ENDINGS = (".nii.gz", ".nii")
-FIRST_CHANNEL = "_0000"
 SUBJECT = re.compile(r"(sub-[0-9a-z]+)(?:_|$)", re.IGNORECASE)
 SESSION = re.compile(r"(?:^|_)(ses-[0-9a-z]+)(?:_|$)", re.IGNORECASE)
 MAPS = ("map", "dwimap")  # suffixes of derivatives, whose entities name the quantity: param-adc_dwimap

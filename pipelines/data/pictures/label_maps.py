@@ -16,7 +16,7 @@ from pipelines.data.folder import resolve_path
 from pipelines.data.index import convert_read_errors, folder_problems
 from pipelines.data.intake import try_collecting
 from pipelines.data.label_maps import convert_to_classes, number_values, order_classes
-from pipelines.data.sources import IMAGE, STEM, PictureMasks
+from pipelines.data.sources import CASE, FIRST_CHANNEL, IMAGE, STEM, PictureMasks
 from pipelines.data.study import Unusable
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
@@ -65,7 +65,8 @@ def open_maps(masks: PictureMasks, classes: Sequence[str]) -> Maps:
 def map_name(pattern: str, image: str) -> str:
     """The file of a picture's map below the masks' folder. image: the picture's name."""
     end = next((end for end in SUFFIXES if image.lower().endswith(end)), "")
-    return pattern.replace(STEM, image[: len(image) - len(end)]).replace(IMAGE, image)
+    stem = image[: len(image) - len(end)]
+    return pattern.replace(STEM, stem).replace(CASE, stem.removesuffix(FIRST_CHANNEL)).replace(IMAGE, image)
 
 
 def find_map(maps: Maps, image: str) -> Path:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from federation.task import IGNORED
@@ -16,6 +18,7 @@ from pipelines.data.study import Array, Unusable
 LARGEST = (
     150_000_000  # pixels; more is a slide scan, or a file made to fill the memory (PIL itself stops at 179 million)
 )
+Values: TypeAlias = NDArray[np.uint8] | NDArray[np.uint16]
 Box = tuple[int, int, int, int]  # left, upper, right, lower, ends not included
 
 
@@ -62,6 +65,21 @@ def read_full_pair(path: Path, maps: Maps, name: str) -> tuple[Array, Map]:
     return np.asarray(grey, np.float32), read_map(maps, name, shown)
 
 
+def read_whole_pair(path: Path, images: Pictures, maps: Maps, name: str) -> tuple[Values, Map]:
+    """One picture as it is, with as many channels as `images` has, and the classes of its pixels: uint8 (rows, columns)
+    or (rows, columns, 3); uint16 of grey with 16 bits, where one channel is learnt.
+
+    Raises:
+        Unusable: as `read_picture` and `read_map`.
+        Exception: whatever the picture's decoder raises; the caller turns it into `Unusable`.
+    """
+    shown = _open_upright(path)
+    values = _read_values(shown.picture, images.channels)
+    if images.channels == 3 and values.ndim == 2:  # 16 bits of grey, which no colour has
+        values = np.repeat(np.rint(values / 257).astype(np.uint8)[..., None], 3, axis=2)
+    return values, read_map(maps, name, shown)
+
+
 def _open_upright(path: Path) -> Shown:
     """The picture turned upright by its EXIF, after checks of its size. Raises: Unusable."""
     with _open_image(path) as file:
@@ -101,13 +119,22 @@ def _open_image(path: Path) -> Image.Image:
 
 def _float_planes(picture: Image.Image, channels: int) -> Sequence[Image.Image]:
     """Float planes from 0 to 1, so that nothing is rounded before downscaling."""
+    values = _read_values(picture, channels)
+    if values.dtype == np.uint16:
+        return [Image.fromarray(values.astype(np.float32) / np.float32(65535))] * channels
+    planes = values.reshape(*values.shape[:2], channels).astype(np.float32) / np.float32(255)
+    return [Image.fromarray(planes[:, :, channel]) for channel in range(channels)]
+
+
+def _read_values(picture: Image.Image, channels: int) -> Values:
+    """The pixels before a black background: uint16 (rows, columns) where they have 16 bits of grey, else uint8, with
+    an axis of 3 colours for three channels. Raises: Unusable: `value_type`.
+    """
     if picture.mode in ("I", "F"):
         raise Unusable("value_type", "32-bit grey values do not say what is white. Save it with 8 or 16 bits.")
     if picture.mode.startswith("I;16"):  # which PIL's convert would clip to 8 bits
-        return [Image.fromarray(np.asarray(picture, np.float32) / np.float32(65535))] * channels
+        return np.asarray(picture).astype(np.uint16)
     if picture.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info:
         clear = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", clear.size, (0, 0, 0, 255)), clear)
-    flat = picture.convert("RGB" if channels == 3 else "L")
-    values = np.asarray(flat, np.float32).reshape(flat.height, flat.width, channels) / np.float32(255)
-    return [Image.fromarray(values[:, :, channel]) for channel in range(channels)]
+    return np.asarray(picture.convert("RGB" if channels == 3 else "L"))

@@ -22,11 +22,11 @@ from pipelines.data.label_maps import has_class
 from pipelines.data.label_numbers import LabelRange, Meaning
 from pipelines.data.measures import MeasuredStudy, measure_picture
 from pipelines.data.pictures.label_maps import SUFFIXES, Maps, find_map, map_name, open_maps
-from pipelines.data.pictures.pixels import read_full_pair, read_pair
+from pipelines.data.pictures.pixels import read_full_pair, read_pair, read_whole_pair
 from pipelines.data.pictures.pixels import read_picture as read_picture
 from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import PictureSource
-from pipelines.data.study import Item, Rejected, Unusable
+from pipelines.data.study import Item, Rejected, Unusable, WholePicture
 from pipelines.data.tables.csv_file import (
     Line,
     describe_missing_columns,
@@ -115,6 +115,7 @@ def open_pictures(
             partial(_read_picture_study, entry, root, images, maps, shared),
             partial(_foresee_picture, entry, root, maps, shared),
             partial(_measure_picture, entry, root, maps, shared),
+            read_whole=partial(_read_whole_picture, entry, root, images, maps, shared),
         )
         for entry in listed.entries
     )
@@ -296,6 +297,20 @@ def _measure_picture(
         return measure_picture(entry.patient, entry.study, grey, classes, len(maps.classes))
 
     return measure_entry() if entry.stamp is None else read_steadily({entry.path: entry.stamp}, measure_entry)
+
+
+def _read_whole_picture(
+    entry: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None = None
+) -> WholePicture:
+    """One picture as it is, and its label map, read while its file does not change."""
+
+    def read_entry() -> WholePicture:
+        _foresee_picture(entry, root, maps, shared)
+        if maps is None:
+            raise Unusable("no_mask", "there is no mask for it, and pictures are written with masks. Add one.")
+        return WholePicture(*read_whole_pair(entry.path, images, maps, entry.name))
+
+    return read_entry() if entry.stamp is None else read_steadily({entry.path: entry.stamp}, read_entry)
 
 
 def _read_entry(entry: Entry, images: Pictures, maps: Maps | None) -> ReadStudy:

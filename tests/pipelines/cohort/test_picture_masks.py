@@ -268,7 +268,7 @@ def test_two_pictures_never_share_a_mask(hospital):
         ({"values": {"disc": [0]}}, r"\[0\] stand for several"),
         ({"values": {"disc": [70000]}}, "found \\[70000\\]"),
         ({"values": {"disc": 1}}, "tuple"),
-        ({"pattern": "mask.png"}, "neither"),
+        ({"pattern": "mask.png"}, "none of"),
         ({"threshold": 1}, "Unexpected keyword"),
     ],
 )
