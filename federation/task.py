@@ -50,8 +50,8 @@ class Model(Protocol):
     """Settings that build a network. Its parts are named `stem`, `blocks.k`, `head`, so that methods can split it.
 
     A segmentation model has an attribute `kind`, and one that is trained on patches of images `patch`, their sides. A
-    model of labels that can also give one number an example, or several
-    findings, because its loss is `label_loss`, has an attribute `numbers`, which is True.
+    model of labels that can also give one number an example, or several findings, because its loss is `label_loss`, has
+    an attribute `numbers`, which is True. One whose loss is of the network's maps has `needs_maps`, which is True.
     """
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
@@ -183,9 +183,13 @@ class Task:
         """The training loss for each example (b,)."""
         return self.losses(*_read_labelled(forward, batch))
 
-    def mapless_objective(self, forward: Forward, batch: Batch) -> Tensor:
-        """The training loss of each example (b,) by `mapless_losses`."""
-        return self.mapless_losses(*_read_labelled(forward, batch))
+    def objective_of_method(self, forward: Forward, batch: Batch) -> Tensor:
+        """The training loss of each example (b,) of whatever network a method built: `losses`, or `mapless_losses`
+        where the model's own loss needs maps, and the network gives none.
+        """
+        output, y = _read_labelled(forward, batch)
+        has_maps = output.maps is not None or not getattr(self.model, "needs_maps", False)
+        return self.losses(output, y) if has_maps else self.mapless_losses(output, y)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
         """The model's own loss of each example (b,). Of ordered classes `ranked_probability_loss` takes its place where

@@ -22,12 +22,10 @@ from federation.algorithm import Memory
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights
 from federation.models import MODELS, AnyModel
-from federation.models.cam import Cam
 from federation.parameters import loaded, section
 from federation.task import Model, Output, Task
 from personalize import sharing
 from personalize.sharing import Headless, new_head, split_model, without_effect
-from privacy.dp.access import Objective
 from privacy.message import Call, Message
 
 
@@ -72,7 +70,7 @@ class Fenda:
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
-        descent = site.descend(module, objective(site.task), optimizer=section(memory.tensors, "optimizer"))
+        descent = site.descend(module, site.task.objective_of_method, optimizer=section(memory.tensors, "optimizer"))
         return split_model(module, is_shared, site, descent.optimizer)
 
     merge = sharing.merge
@@ -82,13 +80,6 @@ class Fenda:
 def is_shared(name: str) -> bool:
     """Whether a parameter or buffer belongs to the shared extractor."""
     return name.startswith("shared.")
-
-
-def objective(task: Task) -> Objective:
-    """The model's own loss; one without maps if that needs activation maps, which two extractors side by side do not
-    have.
-    """
-    return task.mapless_objective if isinstance(task.model, Cam) else task.objective
 
 
 class Parallel(nn.Module):

@@ -25,7 +25,7 @@ from federation.moon import contrastive_loss, copy_frozen
 from federation.parameters import loaded, prefixed, section
 from federation.task import Output, Task
 from personalize import sharing
-from personalize.fenda import Fenda, is_shared, objective
+from personalize.fenda import Fenda, is_shared
 from personalize.sharing import split_model, without_effect
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message
@@ -72,7 +72,7 @@ class PerFCL:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         start, previous = self.model(site, received, memory), section(memory.tensors, "previous")
         module = loaded(self.network(site.task), start)
-        loss, seen = objective(site.task), list[Tensor]()
+        loss, seen = site.task.objective_of_method, list[Tensor]()
         if previous and (self.mu or self.gamma):
             before = copy_frozen(module, {**start, **previous}).get_submodule("shared")
             loss = self._with_contrasts(loss, copy_frozen(module, start), before, seen)

@@ -44,6 +44,7 @@ class Cam:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+    needs_maps: ClassVar = True
 
     name: Literal["cam"] = "cam"
     widths: tuple[int, int, int, int] = (16, 24, 32, 48)

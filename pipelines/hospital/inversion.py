@@ -163,9 +163,9 @@ def _attack_image(
     for name, protection in ways.items():
         # This noise protects nobody, since the result stays here; a secret seed makes it repeatable.
         noise = random.Random(derive_seed(hospital.bootstrap_seed(), "inversion", place)).randbytes  # noqa: S311
-        gradient = shown_gradient(module, task.objective, x, y, protection, source=noise)
+        gradient = shown_gradient(module, task.objective_of_method, x, y, protection, source=noise)
         made[name] = invert_gradient(
-            module, task.objective, gradient, shape, y, settings, make_generator(), pixels=pixels
+            module, task.objective_of_method, gradient, shape, y, settings, make_generator(), pixels=pixels
         )
 
     def features(image: Tensor) -> Tensor:

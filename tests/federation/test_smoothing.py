@@ -26,7 +26,6 @@ from federation.models.unet import UNet
 from federation.task import Output, Task, cross_entropy, smoothing_term
 from personalize.fedfomo import FedFomo
 from personalize.fedrod import Heads, two_head_losses
-from personalize.fenda import objective as fenda_objective
 from personalize.moments import Moments
 from privacy.dp.access import Batch, open_access
 from privacy.settings_error import SettingsError
@@ -103,7 +102,7 @@ def test_training_losses_are_smoothed_losses_of_validation_are_not_and_0_is_no_s
 
     batch = Batch(output.logits, y)
     assert torch.equal(smoothed.objective(forward, batch), smoothed.losses(output, y))
-    assert torch.equal(smoothed.mapless_objective(forward, batch), smoothed.mapless_losses(output, y))
+    assert torch.equal(smoothed.objective_of_method(forward, batch), smoothed.losses(output, y))
     assert torch.equal(smoothed.comparable_loss(output, y), task.comparable_loss(output, y))
     assert torch.equal(smoothed.validation(forward, batch), task.validation(forward, batch))
     assert smoothed.drop_smoothing() == task and smooth(task, 0.0) == task
@@ -127,7 +126,7 @@ def test_outputs_without_maps_are_smoothed_too():
     output, y = outputs_of(cam)
     mapless = output._replace(maps=None)
     expected = torch.tensor(slow_cross_entropy(output.logits, y, amount))
-    loss = fenda_objective(smooth(cam, amount))(lambda _: mapless, Batch(output.logits, y))
+    loss = smooth(cam, amount).objective_of_method(lambda _: mapless, Batch(output.logits, y))
     assert torch.allclose(loss, expected, atol=1e-5)
     table = TASKS["classes"]
     output, y = outputs_of(table)

@@ -118,6 +118,13 @@ def test_means_leave_where_the_models_have_no_guarantee(plain):
     assert {line["event"]["kind"] for line in lines(plain)} == {"non_private"}
 
 
+def test_a_method_whose_network_has_no_maps_is_attacked_by_the_loss_that_it_learns_by(tmp_path):
+    made = settings(model={"name": "cam", "widths": [8, 8, 8, 8], "norm": "group"})
+    made["train"]["methods"] = {"fenda": {"name": "fenda"}}
+    for one in audits(finished(tmp_path, made))["inversion"]:
+        assert one["method"] == "fenda" and one["found"]["attacks"].keys() == {MEAN, PLAIN, FEATURES}
+
+
 def test_nothing_leaves_of_a_private_run_but_that_it_was_done(private):
     assert [one["found"] for one in audits(private)["inversion"]] == [None, None]
     assert [one["refused"] for one in audits(private)["inversion"]] == [None, None]

@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+import methods
+from consilium.testing import testbed
+from federation.models.cam import Cam
+from federation.models.cnn import Cnn
+from federation.models.planned import Planned
+from federation.task import Task
 from privacy.attacks.inversion import (
     Inversion,
     Likeness,
@@ -197,3 +204,43 @@ def test_settings_beyond_their_bounds_are_all_told():
         Inversion(images=17, steps=2001, lr=0.0, tv=-1.0)
     with pytest.raises(ValueError, match="tv must be"):
         Inversion(tv=math.nan)
+
+
+def tasks():
+    """A network of each kind, with the methods that accept it."""
+    made = {
+        "a table": testbed.make_task(),
+        "labels of images": Task(Cnn(widths=(8, 8), norm="group"), (1, 16, 16), 2),
+        "maps": Task(Cam(widths=(8, 8, 8, 8), norm="group"), (1, 32, 32), 2),
+        "masks": testbed.mask_task(norm="group"),
+        "a planned network": planned_task(),
+    }
+    return [
+        pytest.param(task, one, id=f"{one.name}-{name}") for name, task in made.items() for one in methods.fit(task)
+    ]
+
+
+def planned_task():
+    plan = Planned(
+        patch=(8, 8), kernels=((3, 3),) * 3, strides=((1, 1), (2, 2), (2, 2)), filters=(8, 8, 8), norm="group"
+    )
+    return replace(testbed.mask_task(), model=plan)
+
+
+@pytest.mark.parametrize(("task", "algorithm"), tasks())
+def test_every_methods_network_shows_a_gradient_and_features_that_can_be_attacked(task, algorithm):
+    """By the loss that it is trained by, also where a method builds another network than the model alone."""
+    x = torch.rand(task.inputs, generator=generator())
+    y = torch.zeros(task.spatial, dtype=torch.long)
+    module = algorithm.network(task)
+    effort = Inversion(images=1, steps=2)
+    gradient = shown_gradient(module, task.objective_of_method, x, y)
+    assert gradient and all(bool(part.isfinite().all()) for part in gradient.values())
+    of_gradient = invert_gradient(
+        module, task.objective_of_method, gradient, x.shape, y, effort, generator(), pixels=PIXELS
+    )
+    target = module.eval()(x[None]).features
+    of_features = invert_features(
+        module, lambda image: module(image).features, target, x.shape, effort, generator(), pixels=PIXELS
+    )
+    assert of_gradient.shape == of_features.shape == x.shape
