@@ -67,9 +67,14 @@ def is_averaged(config: Config, label: str) -> bool:
     return many and not is_separable(method) and config.evaluate.is_averaged(label)
 
 
+def is_hidden_in_sums(config: Config, label: str) -> bool:
+    """Whether a method's replies are hidden in sums; the pooled baseline has one reply, and no sum to hide it in."""
+    return config.train.secure_sum and config.train.methods[label].name != CENTRAL
+
+
 def _sum_facts(config: Config, label: str) -> dict[str, Json]:
     """Whether replies are hidden in sums, and how long an update may then be."""
-    if not config.train.secure_sum:
+    if not is_hidden_in_sums(config, label):
         return {}
     rule = config.train.rule_of(label)
     return {"secure_sum": True, **({"bound": rule.bound} if isinstance(rule, NormBounded) else {})}

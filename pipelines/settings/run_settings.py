@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Literal, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from federation.algorithm import Algorithm
 from federation.descent import Work
@@ -116,11 +116,22 @@ def try_network(task: Task) -> None:
 
     Raises:
         TooLarge: it has too many parameters; nothing of it was allocated.
-        RuntimeError, OverflowError, ValueError, MemoryError: it cannot be built, or cannot take them.
+        RuntimeError, OverflowError, ValueError, MemoryError: it cannot be built, cannot take them, or makes nothing but
+            zeros of them.
     """
     check_size(None, task)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        task.network().eval()(torch.zeros(2, *task.trained_inputs))
+        module = task.network().eval()
+        for norm in (each for each in module.modules() if isinstance(each, nn.GroupNorm)):
+            norm.register_forward_pre_hook(_refuse_single_values)
+        module(torch.zeros(2, *task.trained_inputs))
+
+
+def _refuse_single_values(norm: nn.GroupNorm, inputs: tuple[Tensor, ...]) -> None:
+    """Raises: ValueError: each group has one value, whose distance from its mean is 0, so that nothing is learnt."""
+    if inputs[0][0].numel() == norm.num_groups:
+        shape = list(inputs[0].shape[1:])
+        raise ValueError(f"a group norm of {norm.num_groups} groups gets {shape}, and makes 0 of one value a group")
 
 
 def rehearse_method(run: RunSettings, label: str, method: Algorithm) -> Forms | None:

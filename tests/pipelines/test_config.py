@@ -97,6 +97,10 @@ def put(*path_and_value):
         (put("model", "name", "resnet"), "cam"),
         (put("images", "size", "48"), "size"),
         (put("images", "size", 8), "the network cannot take examples of shape"),
+        (
+            lambda s: s["images"].update(size=16) or s["model"].update(widths=[8, 8, 8, 8], norm="group"),
+            "a group norm of 8 groups gets [8, 1, 1], and makes 0 of one value a group",
+        ),
         (put("threads", 0), "threads"),
         (put("name", "../up"), "name"),
     ],

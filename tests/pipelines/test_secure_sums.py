@@ -218,6 +218,19 @@ def test_each_hospital_shortens_its_own_update_in_a_sum(tmp_path: Path, monkeypa
     assert "shortens its own update to a norm of 0.01" in page and "binds no attacker" in page
 
 
+def test_the_pooled_baseline_has_no_sum_to_hide_in(tmp_path: Path, monkeypatch: Any) -> None:
+    made = settings(name="pooled")
+    made |= {"pooling": "allowed", "privacy": "none"}
+    for site in made["sites"].values():
+        site["policy"] = {"secure_sum": {"hospitals": 3}, "pooling": True}
+    made["train"]["methods"] = {"fedavg": {"name": "fedavg"}, "pooled": {"name": "central"}}
+    (tmp_path / "pooled.yaml").write_text(yaml.safe_dump(made))
+    monkeypatch.chdir(tmp_path)
+    assert main(["pooled.yaml"]) == Exit.OK
+    (trained,) = (tmp_path / "runs" / "pooled" / "train").glob("*/pooled.json")
+    assert json.loads(trained.read_text())["rounds"] == made["train"]["schedule"]["rounds"]
+
+
 # A coordinator that asks for more.
 
 IMAGES = Slices(size=16, spacing_mm=4.0)

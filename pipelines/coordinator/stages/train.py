@@ -24,7 +24,13 @@ from federation.rounds import Trust, conduct_training, method_schedule
 from federation.spool import move_params_to_file
 from federation.verdict import LARGEST_COUNT
 from pipelines.coordinator.artifacts import CENTRAL, read_counts
-from pipelines.coordinator.conversations import build_opening, is_averaged, pooled_engine, task_facts
+from pipelines.coordinator.conversations import (
+    build_opening,
+    is_averaged,
+    is_hidden_in_sums,
+    pooled_engine,
+    task_facts,
+)
 from pipelines.coordinator.paid_before import check_nothing_lost
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
 from pipelines.coordinator.trained import Matrix, TrainedMethod, read_trainings, write_trained
@@ -236,7 +242,7 @@ def train_method(
         trust=Trust(
             rule=MEAN if algorithm.name == CENTRAL else config.train.rule_of(label),
             counts=counts,
-            secure_sum=config.train.secure_sum,
+            secure_sum=is_hidden_in_sums(config, label),
         ),
     )
     return _summarize_training(world, label, name, outcome, count_values(initial), begin)
@@ -452,7 +458,7 @@ def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start 
         **task_facts(config),
         **({} if begin is None else {"start": begin.told}),
         **_identify_plans(config, label, sites),
-        **({"secure_sum": True} if config.train.secure_sum else {}),
+        **({"secure_sum": True} if is_hidden_in_sums(config, label) else {}),
         **({"averaged": True} if is_averaged(config, label) else {}),
         **({} if (rule := config.train.rule_of(label)).name == MEAN.name else {"merge": to_plain(rule)}),
         "cohorts": {site: [cohort.cohort, cohort.sha256] for site, cohort in cohorts.items()},

@@ -40,7 +40,8 @@ def _sum_problems(run: RunSettings) -> Iterator[Problem]:
 def _export_problems(run: RunSettings) -> Iterator[Problem]:
     """Problems of other stages that would hand out a model of one hospital in a run of secure sums."""
     exports = {("evaluate", "public"): run.evaluate.public, ("route",): run.route is not None}
-    personal = [label for label, method in run.train.methods.items() if not has_one_model(method)]
+    methods = run.train.methods.items()
+    personal = [label for label, method in methods if not has_one_model(method) and method.name != "central"]
     if not run.train.secure_sum or not personal:
         return
     for where, is_wanted in exports.items():

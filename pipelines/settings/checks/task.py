@@ -16,6 +16,7 @@ from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, Table
 from pipelines.phantom.findings import PHANTOM_FINDINGS
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PHANTOM_UNITS, PhantomSource
+from pipelines.settings.checks.variants import describe_other_task
 from pipelines.settings.run_settings import RunSettings, list_works, select_model
 from pipelines.settings.sites import LABELS_MISSING, VOLUME_SOURCES, Elsewhere, SiteSettings
 from pipelines.settings.task import AnyTask, Classification, Regression, SeveralFindings
@@ -215,7 +216,7 @@ def _class_part_problems(run: RunSettings) -> Iterator[Problem]:
     """Parts of a run that compare, balance or attack classes, and so have no meaning where a number is learnt, or
     several findings.
     """
-    task_text = "the task is several findings" if run.task.findings else "the task is a number"
+    task_text = describe_other_task(run.task)
     has_none = "findings have none" if run.task.findings else "a number has none"
     if run.harmonize is not None:
         text = f"its veto asks whether translated images still show their classes, and {task_text}; remove it"
@@ -230,10 +231,6 @@ def _class_part_problems(run: RunSettings) -> Iterator[Problem]:
         yield Problem(("audit", "inversion"), text)
     if any(work.balance for _, _, work in list_works(run)):
         yield Problem(("train", "work", "balance"), f"draws classes equally often, and {has_none}; say false")
-    for label, variant in run.evaluate.variants.items():
-        if "centred" in (variant.calibration or ""):
-            text = f"{variant.calibration} moves the threshold between two classes, and {task_text}; "
-            yield Problem(("evaluate", "variants", label, "calibration"), f"{text}say adabn or fine_tuned")
 
 
 def _segmentation_problems(run: RunSettings) -> Iterator[Problem]:

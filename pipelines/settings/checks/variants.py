@@ -11,6 +11,7 @@ from federation.finetuning import has_tunable_parameters
 from federation.matching import has_matchable_norms
 from federation.participant import UNCHOSEN
 from pipelines.settings.run_settings import RunSettings, build_network
+from pipelines.settings.task import AnyTask
 from pipelines.settings.variants import Variant
 from privacy.settings_error import Problem
 
@@ -50,12 +51,21 @@ def _variant_problems(run: RunSettings, label: str, variant: Variant) -> Iterato
     elif calibration == "matched" and module is not None and not has_matchable_norms(module):
         text = f"matched changes scale and shift of norms, and the network of {method_label} has none; give it "
         yield Problem(("calibration",), f"{text}norm: group where it has a norm")
-    elif "centred" in (calibration or "") and run.task.kind == "classification" and len(run.task.names) > 2:
-        text = f"{calibration} moves the threshold between two classes, and the task has {len(run.task.names)}; "
+    elif "centred" in (calibration or "") and (task_text := describe_other_task(run.task)):
+        text = f"{calibration} moves the threshold between two classes, and {task_text}; "
         yield Problem(("calibration",), f"{text}say adabn or fine_tuned")
     elif "adabn" in (calibration or "") and module is not None and not has_adaptable_norms(module):
         text = f"{calibration} recomputes batch-norm statistics, and the network of {method_label} has none; give it "
         yield Problem(("calibration",), f"{text}norm: batch where it has a norm, or say centred")
+
+
+def describe_other_task(task: AnyTask) -> str:
+    """What a task is that is not labels of two classes; empty if it is."""
+    if task.kind == "classification":
+        return f"the task has {len(task.names)}" if len(task.names) > 2 else ""
+    return {"segmentation": "the task is masks", "regression": "the task is a number"}.get(
+        task.kind, "the task is several findings"
+    )
 
 
 def _largest_problems(run: RunSettings) -> Iterator[Problem]:
