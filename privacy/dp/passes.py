@@ -14,12 +14,16 @@ import torch
 from torch import Tensor, nn
 
 Precision: TypeAlias = Literal["float32", "bf16"]
+VOLUME_AXES = 5
+"""Examples, channels, depth, rows and columns."""
 
 
 @dataclass(frozen=True)
 class Passes:
     """precision: bf16 = convolutions and products of matrices in bfloat16, chosen by `torch.autocast`; the outputs of
-    the network are float32 again before any loss is computed. channels_last: images (b, C, H, W) lie with the channels
+    the network are float32 again before any loss is computed. On a processor volumes pass in float32: torch 2.13's
+    gradients of 3-D convolutions in bfloat16 read memory there that nobody wrote, where a side has two voxels, and were
+    no faster. channels_last: images (b, C, H, W) lie with the channels
     of a pixel side by side, which a GPU's bfloat16 convolutions need to be fast.
     """
 
@@ -34,7 +38,9 @@ class Passes:
         from torch.func import functional_call  # imported by torch already
 
         def pass_through(*inputs: object) -> object:
-            with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            is_volume = any(isinstance(value, Tensor) and value.dim() == VOLUME_AXES for value in inputs)
+            is_reduced = self.precision == "bf16" and not (is_volume and device.type == "cpu")
+            with torch.autocast(device.type, torch.bfloat16, enabled=is_reduced):
                 if not self.channels_last:
                     return to_float32(module(*inputs))
                 # Weights too: with one channel, how images lie tells torch nothing.

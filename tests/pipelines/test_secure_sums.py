@@ -155,6 +155,14 @@ def test_the_ledger_command_takes_the_number_that_may_collude(finished: Path, ca
         ({"train": {"methods": {"f": {"name": "fedsgd"}, "d": {"name": "ditto"}}}}, "own model of d would leave"),
         ({"privacy": {"shared": {"colluding": 2}}}, "needed are two that do not work"),
         ({"train": {"schedule": {"rounds": 2, "participation": 0.5}}}, "noise is shared by all hospitals"),
+        (
+            {"train": {"schedule": {"rounds": 2, "participation": 0.3}}},
+            "0.3 asks 1 of 3 hospitals, and a sum needs two",
+        ),
+        (
+            {"privacy": "none", "train": {"schedule": {"rounds": 2, "participation": 0.7}}},
+            "3 is the fewest hospitals in a sum, and train.schedule.participation asks 2",
+        ),
         ({"sites": {"b": {"policy": {"secure_sum": {"hospitals": 4}}}}}, "4 is the fewest hospitals in a sum"),
         ({"sites": {"b": {"policy": {"secure_sum": {"hospitals": 3, "colluding": 2}}}}}, r"in \[0, 1\]"),
         ({"sites": {"b": {"policy": {"secure_sum": {"colluding": 1}}}}}, "a coordinator could invent"),

@@ -108,6 +108,13 @@ def test_losses_get_float32_and_weights_stay_so():
     )
 
 
+def test_on_a_processor_volumes_pass_in_float32():
+    """Gradients in bfloat16 were NaN or not, by what lay in memory before, where a side has two voxels."""
+    task = Task(UNet(width=4, levels=2), (1, 8, 16, 16), 2, "segmentation")
+    (one, loss), (other, there) = gradients(task, PLAIN), gradients(task, BF16)
+    assert loss == there and torch.equal(one, other) and bool(one.isfinite().all())
+
+
 def test_a_measure_is_not_rounded():
     task = NETWORKS[0]
     torch.manual_seed(0)
