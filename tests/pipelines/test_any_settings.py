@@ -1,7 +1,8 @@
 """Whatever `--check` accepts ends: runs of settings that nobody chose, over all methods and parts of a configuration.
 
 A seed draws the settings. What the check refuses is taken out, piece by piece, as a user would, until it accepts the
-rest; then the run must end with its page. Each fault that was found so stands in a test of its own, too.
+rest; then the run must end with its page, and one of its models must predict for new files. Each fault that was found
+so stands in a test of its own, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import methods
 from pipelines.loader.document import ConfigError, render
 from pipelines.loader.files import read_document
 from pipelines.loader.validation import to_plain
+from pipelines.predict import main as predict
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.settings.load import check_config
@@ -51,6 +53,17 @@ TRAIN: dict[str, list[Any]] = {
     "start": [{"name": "pretrained", "on": "prostate_adc", "pictures": 24}],
 }
 SCHEDULE: dict[str, list[Any]] = {"buffer": [1], "participation": [0.5]}
+TASKS: dict[str, dict[str, Any]] = {
+    "gland": {"kind": "segmentation", "target": "gland"},
+    "lesion": {"kind": "segmentation", "target": "lesion"},
+    "findings": {"kind": "findings", "findings": ["significant", "indolent", "transition", "large"]},
+    "gland_area": {"kind": "regression", "what": "gland area", "unit": "cm2", "range": [0, 60]},
+    "grade_group": {
+        "kind": "classification", "ordered": True,
+        "classes": ["none", "gg1", "gg2", "gg3", "gg4", "gg5"],
+    },
+}  # fmt: skip
+"""What a phantom can be asked for, by its `labels` or its masks; beside labels 0 and 1."""
 ROUTES = [
     *({"name": name} for name in ("as_trained", "average", "ensemble", "matched")),
     {"name": "tent", "epochs": 1},
@@ -82,7 +95,8 @@ def draw_model(chance: random.Random, *, of_masks: bool, axes: int) -> dict[str,
 def draw_settings(seed: int) -> dict[str, Any]:
     """A small run that may hold anything."""
     chance = random.Random(seed)
-    target = chance.choice([None, None, None, "gland", "lesion"])
+    asked = chance.choice(["", "", "", *TASKS])
+    target = asked if asked in ("gland", "lesion") else None
     axes = chance.choice([2, 2, 3])
     images = {"kind": "slices", **chance.choice([SMALL, {"size": 32, "spacing_mm": 2.0}])}
     if axes == 3:
@@ -93,6 +107,7 @@ def draw_settings(seed: int) -> dict[str, Any]:
     for number, name in enumerate(names, start=1):
         source = {**phantom, "scanner": chance.choice("PLADE"), "patients": chance.choice([12, 16]), "seed": number}
         source |= {"format": chance.choice(["dicom", "nifti"]), "damaged": chance.choice([0, 0, 1])}
+        source |= {"labels": asked} if asked and not target else {}
         sites[name] = {"source": source, "max_rejected": 0.6, "policy": OPEN}
     privacy = (
         chance.choice(["none", "none", PRIVATE, {**PRIVATE, "shared": {"colluding": 1}}]) if not target else "none"
@@ -120,8 +135,9 @@ def draw_settings(seed: int) -> dict[str, Any]:
         },
         "audit": {"membership": not target and chance.random() < 0.6, "canaries": 0},
     }  # fmt: skip
+    if asked:
+        made["task"] = TASKS[asked]
     if target:
-        made["task"] = {"kind": "segmentation", "target": target}
         images["centre"] = "image"
     if chance.random() < 0.4:
         made["evaluate"]["variants"] = {"v": chance.choice(variants)}
@@ -200,3 +216,20 @@ def test_what_the_check_accepts_ends_with_a_page(seed, tmp_path, monkeypatch):
         return  # nothing of it can be run, and the check said so
     assert main(["any.yaml"]) == Exit.OK
     assert (tmp_path / "runs/tiny/report.html").exists()
+    predict_with_one(random.Random(seed), tmp_path)
+
+
+def predict_with_one(chance: random.Random, folder: Path) -> None:
+    """Predict with one of the models that a run finished, for the images of a hospital that has NIfTI files."""
+    models = sorted(folder.glob("runs/tiny/sites/*/ready/*.safetensors"))
+    sources = sorted(folder.glob("runs/tiny/sites/*/phantom/*/images"))
+    files = [path for path in sources if next(path.glob("*.nii.gz"), None) is not None]
+    if not models or not files:
+        return
+    images = chance.choice(files)
+    gland = ["--gland", str(images.parent / "masks/gland")] if (images.parent / "masks/gland").is_dir() else []
+    model = chance.choice(models)
+    words = [str(model), str(images), "--out", str(folder / "out")]
+    code = predict([*words, *gland])
+    assert code == Exit.OK or (gland and predict(words) == Exit.OK), model.name
+    assert (folder / "out/predictions.csv").exists()
