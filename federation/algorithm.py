@@ -9,7 +9,7 @@ replayed and audited without code in the method. Tensors in a message are named 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import nn
 
@@ -163,6 +163,17 @@ def without_batches(algorithm: Algorithm) -> str:
     """What a method takes that takes no batches of training examples; empty for all others."""
     why: str = getattr(algorithm, "without_batches", "") or without_loss(algorithm)
     return why
+
+
+@runtime_checkable
+class Absorbing(Protocol):
+    """What a method has in addition that remembers what it said, where replies are rounded (`federation.upload`)."""
+
+    def absorb(self, memory: Params, lost: Params, received: Message) -> Params:
+        """At a site: the memory of a reply of which `lost` is not read: what it says minus what the coordinator reads,
+        by the names of its tensors. received: what it answers.
+        """
+        ...
 
 
 def recipient_of(algorithm: Algorithm) -> Recipient:

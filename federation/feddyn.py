@@ -94,4 +94,10 @@ class FedDyn:
         moved = add_scaled(mean, plus=h, times=-1.0 / self.alpha)
         return Message({**prefixed("model", {**buffers, **moved}), **prefixed("h", h)}, state.facts)
 
+    def absorb(self, memory: Params, lost: Params, received: Message) -> Params:
+        """g_k by the theta_k that the coordinator reads, as its h is."""
+        alpha = self.alpha * float(str(received.facts["scale"]))
+        shift = {f"gradient/{n}": alpha * value for n, value in section(lost, "model").items()}
+        return add_scaled(memory, plus=shift)
+
     model = FedAvg.model

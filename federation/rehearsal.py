@@ -30,11 +30,12 @@ def initial_parameters(algorithm: Algorithm, task: Task, *, seed: int) -> Params
 
 class Forms(NamedTuple):
     """A site's introduction and its reply in a round: names, shapes and types of tensors, on torch's device without
-    memory, and facts.
+    memory, and facts. sent: tensors of the question that the reply answers.
     """
 
     introduction: Message
     reply: Message
+    sent: Message = Message()
 
 
 def rehearse_reply(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> Message:
@@ -55,12 +56,14 @@ def rehearse_forms(algorithm: Algorithm, task: Task, work: Work, initial: Params
         state = algorithm.start(move_params_to_file(initial), {site.name: introduction})
         del initial
         call = Call("rehearsal", 1, "train", {})
-        reply = algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)[0]
+        question = algorithm.send(state, site.name, call)
+        sent = _drop_numbers(question, {})
+        reply = algorithm.train(site, question, Message(), call)[0]
         reply = Message(move_params_to_file(reply.tensors), reply.facts)
         algorithm.merge(state, {site.name: reply})
     introduced = {"algorithm": dict(introduction.facts), **facts_of_fixed(task)}
     replied: dict[str, Json] = {"algorithm": dict(reply.facts)}
-    return Forms(_drop_numbers(introduction, introduced), _drop_numbers(reply, replied))
+    return Forms(_drop_numbers(introduction, introduced), _drop_numbers(reply, replied), sent)
 
 
 def _drop_numbers(message: Message, facts: Mapping[str, Json]) -> Message:

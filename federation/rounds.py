@@ -37,6 +37,7 @@ from federation.questions import (
 )
 from federation.rehearsal import Forms
 from federation.summing import EVERYBODY, KEY, has_words, masked_form, reveal_sum
+from federation.upload import Int8, unpack_replies
 from federation.verdict import MALFORMED, WRONG, find_introduction_problem, find_reply_problem
 from privacy.folder import Folder
 from privacy.message import Call, Json, Message, Params, as_mapping
@@ -153,12 +154,13 @@ def method_schedule(algorithm: Algorithm, schedule: Schedule) -> Schedule:
 class Trust:
     """How far the coordinator trusts single replies. rule: how they are merged. counts: site -> split -> the examples
     that the site released; they take the place of numbers in replies, which could be any. secure_sum: the openings ask
-    for hidden replies: only their sum can be read, if every asked site is in it.
+    for hidden replies: only their sum can be read, if every asked site is in it. upload: they ask for packed ones.
     """
 
     rule: Rule = MEAN
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     secure_sum: bool = False
+    upload: Int8 | None = None
 
 
 NO_RULE = Trust()
@@ -295,6 +297,9 @@ def _run_round(
     if merges is not None and isinstance(engine, Eager):
         begin_work(engine, algorithm, run, last, merges, active)
     replies, missing = ask_training(engine, run, last.merged, began, messages, schedule.deadline_s)
+    if trust.upload is not None:
+        replies, unread = unpack_replies(replies, messages, template)
+        missing = {**missing, **unread}
     form = masked_form(template) if hidden else template
     codes = {site: find_reply_problem(reply, form) for site, reply in replies.items()}
     good = {site: reply for site, reply in sorted(replies.items()) if codes[site] is None}

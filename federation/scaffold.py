@@ -81,4 +81,8 @@ class Scaffold:
         moved = add_scaled({n: x[n] for n in c}, plus=subtract_parameters(y, x), times=self.global_lr)
         return Message({**prefixed("model", {**y, **moved}), **prefixed("control", c)}, state.facts)
 
+    def absorb(self, memory: Params, lost: Params, received: Message) -> Params:
+        """c_i+ by which c moves as the coordinator moves it: c_i+ - c_i is sent, and lost of it is not read."""
+        return {name: value - lost[name] if name in lost else value for name, value in memory.items()}
+
     model = FedAvg.model

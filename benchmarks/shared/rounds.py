@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeAlias
 
 from torch import nn
 
@@ -20,6 +21,9 @@ from privacy.dp.access import Augment, Rows, open_access
 from privacy.dp.accounting import calibrate_noise
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.message import Call, Message, Params
+
+Cross: TypeAlias = Callable[[str, Message, Message, Message], tuple[Message, Message]]
+"""cross(name, reply, received, memory): what the coordinator reads of a hospital's reply, and the memory with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +60,11 @@ def run_rounds(
     own: Mapping[str, Algorithm] | None = None,
     seed_of: Callable[[str, int], int] | None = None,
     watch: Callable[[Finished], None] | None = None,
+    cross: Cross | None = None,
 ) -> Finished:
     """Train all rounds. open_site: name and round -> a hospital. own: the methods of hospitals with settings of their
     own. seed_of: name and round -> seed of torch's global generators; None leaves them as they are. watch: sees the
-    federation after each round.
+    federation after each round. cross: what becomes of replies on the way; None: nothing.
     """
     state, merged = method.start(initial, {name: Message() for name in names}), dict.fromkeys(names, 0)
     memories, at = dict.fromkeys(names, Message()), dict.fromkeys(names, method) | dict(own or {})
@@ -76,6 +81,8 @@ def run_rounds(
                 sites[name] = open_site(name, round_)
                 received = method.send(state, name, call)
                 replies[name], memories[name] = at[name].train(sites[name], received, memories[name], call)
+                if cross is not None:
+                    replies[name], memories[name] = cross(name, replies[name], received, memories[name])
         state, merged = method.merge(state, replies), dict.fromkeys(names, round_)
         if watch is not None:
             watch(gather())

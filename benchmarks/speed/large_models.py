@@ -1,6 +1,7 @@
 """Memory of coordinator and hospitals for models of hundreds of megabytes, in models a process.
 
     python -m benchmarks.speed.large_models --mb 50 --over process calls --case fedavg ditto hidden
+    python -m benchmarks.speed.large_models --mb 100 --over calls --case fedavg packed --into large_uploads
     python -m benchmarks.tables.results_tables
 
 Two real hospitals (policy, gate, ledger, committed memories, models) train a perceptron of a few large linear layers
@@ -50,6 +51,7 @@ from federation.remote import Pending, Reach, Remote
 from federation.rounds import Schedule, Trust, conduct_training
 from federation.spool import move_params_to_file
 from federation.task import Task
+from federation.upload import Int8
 from personalize.ditto import Ditto
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import make_worker
@@ -58,6 +60,7 @@ from pipelines.runs.replies import make_reply_store, store_replies
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.sites import SiteSettings
 from privacy.message import Message
+from privacy.release.ledger import read_lines
 
 INPUTS, LAYERS, SITES, FAR, ROUNDS, STEP_S = 2304, 4, 2, 4, 2, 0.005
 WORK = Work(batch=8, epochs=None, steps=2, optimizer="sgd", lr=1e-3)
@@ -66,8 +69,9 @@ CASES: Mapping[str, tuple[Algorithm, bool, int]] = {
     "fedavg": (FedAvg(), False, 2),
     "ditto": (Ditto(), False, 4),
     "hidden": (FedAvg(), True, 2),
+    "packed": (FedAvg(), False, 2),
 }
-"""Method, whether replies are hidden in sums, and the models that training itself needs."""
+"""Method, whether replies are hidden in sums, and the models that training itself needs. `packed` is quantized."""
 
 
 def task_of(mb: float) -> Task:
@@ -111,6 +115,8 @@ def coordinate(build: Callable[[], Engine], root: Path, names: Mapping[str, str]
     algorithm, hidden, _ = CASES[case]
     task = task_of(mb)
     said: dict[str, Any] = {"secure_sum": True} if hidden else {}
+    upload = Int8() if case == "packed" else None
+    said |= {} if upload is None else {"upload": {"name": upload.name}}
     initial = move_params_to_file(initial_parameters(algorithm, task, seed=SEED), root / "federation")
     messages = {site: opening(algorithm, task, name, WORK) for site, name in names.items()}
     outcome = conduct_training(
@@ -124,7 +130,7 @@ def coordinate(build: Callable[[], Engine], root: Path, names: Mapping[str, str]
         seed=SEED,
         folder=DiskFolder(root / "federation"),
         between=lambda outcome: None,
-        trust=Trust(secure_sum=hidden),
+        trust=Trust(secure_sum=hidden, upload=upload),
     )
     if outcome.missing:
         raise RuntimeError(f"replies are missing: {outcome.missing}")
@@ -212,7 +218,13 @@ def measure_models(folder: str | None, over: str, case: str, mb: float) -> dict[
         for process in processes.values():
             process.kill()
             process.join()
-    return {"seconds": seconds, "mb": size / 1e6, **{name: value / size for name, value in most.items()}}
+        booked = max(line["bytes"] for line in read_lines(root / "sites" / min(names) / "ledger.jsonl"))
+    return {
+        "seconds": seconds,
+        "mb": size / 1e6,
+        "booked": booked,
+        **{name: value / size for name, value in most.items()},
+    }
 
 
 def write_flare_settings(folder: Path, mb: float) -> tuple[dict[str, Any], Path]:
@@ -265,23 +277,45 @@ def tables(kept: Mapping[str, Any]) -> dict[str, Any]:
     return {"large": make_table(columns, rows)}
 
 
+def tables_of_uploads(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of replies as they are and quantized: bytes that the ledger has for one, and memory."""
+    columns = [
+        "replies",
+        "MB of the model",
+        "bytes of a reply, by the ledger",
+        "coordinator, models",
+        "hospital, models",
+    ]
+    rows = []
+    for case, words in (("fedavg", "as they are"), ("packed", "int8")):
+        for key, figures in kept.items():
+            _, _, of, mb = key.split(" | ")
+            if of == case:
+                most = max(value for name, value in figures.items() if name.startswith("h"))
+                cells = [f"{figures['booked']:,.0f}", f"{figures['coordinator']:.2f}", f"{most:.2f}"]
+                rows.append([words, mb, *cells])
+    command = "python -m benchmarks.speed.large_models --mb 100 --over calls --case fedavg packed --into large_uploads"
+    return {"large": make_table(columns, rows, command)}
+
+
 def main() -> None:
     line = make_parser(__doc__)
     line.add_argument("--mb", type=float, nargs="+", default=[50.0])
     line.add_argument("--over", nargs="+", default=["process", "calls"], choices=["process", "calls", "flare"])
     line.add_argument("--case", nargs="+", default=[*CASES], choices=[*CASES])
     line.add_argument("--code", default="now", help="what the figures are called: before or now")
+    line.add_argument("--into", default="large_models", help="the name of the file in benchmarks/measured")
     line.add_argument("--folder", default=None, help="where the hospitals' folders are made and removed")
     options = line.parse_args()
     for mb in options.mb:
         for over in options.over:
             for case in options.case:
-                kept = read_measured("large_models")
+                kept = read_measured(options.into)
                 key = f"{options.code} | {over} | {case} | {mb:g}"
                 far = over == "flare"
                 kept[key] = measure_flare(options.folder, mb) if far else measure_models(options.folder, over, case, mb)
                 print(key, {name: round(value, 2) for name, value in kept[key].items()}, flush=True)
-                write_measured("large_models", kept)
+                write_measured(options.into, kept)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from federation.outcome import Outcome
 from federation.rehearsal import Forms, find_form_differences, initial_parameters, rehearse_forms
 from federation.rounds import Schedule
 from federation.task import Task
+from federation.upload import packed_form
 from privacy.dp.access import Rows, Split
 from privacy.folder import Folder
 from privacy.message import Call, Message, as_mapping
@@ -55,21 +56,23 @@ MASKS = Ground(
 
 
 class Case(NamedTuple):
-    """A method, local work that it accepts, and what it learns."""
+    """A method, local work that it accepts, what it learns, and whether its replies are quantized."""
 
     algorithm: Algorithm
     work: Work
     ground: Ground
+    upload: bool = False
 
 
 def make_hospitals(case: Case) -> dict[str, testbed.Hospital]:
     """New hospitals of a case, with empty disks."""
-    return testbed.make_federation(case.algorithm, case.ground.sites, task=case.ground.task, work=case.work)
+    made = testbed.make_federation(case.algorithm, case.ground.sites, task=case.ground.task, work=case.work)
+    return {name: replace(hospital, upload=case.upload) for name, hospital in made.items()}
 
 
 def train_case(case: Case, hospital_by_name: Mapping[str, testbed.Hospital], **options: Any) -> Outcome:
     """Train with these hospitals. options: of `testbed.train`."""
-    options = {"schedule": SCHEDULE, "task": case.ground.task, **options}
+    options = {"schedule": SCHEDULE, "task": case.ground.task, "upload": case.upload, **options}
     return testbed.train(case.algorithm, hospital_by_name, work=case.work, **options)
 
 
@@ -137,6 +140,7 @@ class Watched:
 
     crew: Mapping[str, testbed.Hospital]
     forms: Forms
+    upload: bool = False
     heard: dict[str, int] = field(default_factory=dict)
     requests: set[str] = field(default_factory=set)
     odd: list[tuple[str, list[str]]] = field(default_factory=list)
@@ -159,7 +163,8 @@ class Watched:
 
     def _look_at(self, request: str, message: Message, reply: Message) -> None:
         """Note what is odd in a reply, and whether an undeclared tensor or fact would go unnoticed."""
-        known = {"introduce": self.forms.introduction, "train": self.forms.reply}
+        reply_form = packed_form(self.forms.reply, message) if self.upload else self.forms.reply
+        known = {"introduce": self.forms.introduction, "train": reply_form}
         form = known.get(request, Message({}, {"algorithm": {}}))
         received = Message({}, as_mapping(message.facts.get("algorithm")))
         wrong = find_form_differences(reply, form, received, first=request != "introduce")
@@ -177,6 +182,6 @@ def run_watched(case: Case) -> tuple[Run, Watched]:
     turned = case._replace(ground=replace(case.ground, sites=dict(reversed(list(case.ground.sites.items())))))
     hospital_by_name, task = make_hospitals(turned), case.ground.task
     forms = rehearse_forms(case.algorithm, task, case.work, initial_parameters(case.algorithm, task, seed=1))
-    wire, folder = Watched(hospital_by_name, forms), testbed.MemoryFolder()
+    wire, folder = Watched(hospital_by_name, forms, case.upload), testbed.MemoryFolder()
     outcome = train_case(turned, hospital_by_name, engine=wire, folder=folder)
     return Run(outcome, hospital_by_name, ((folder.files, hospital_by_name),)), wire

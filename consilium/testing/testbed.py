@@ -29,6 +29,7 @@ from federation.rehearsal import Forms, initial_parameters, rehearse_forms
 from federation.rounds import Schedule, Trust, conduct_training
 from federation.summing import KEY, KEYS, hide_reply
 from federation.task import Kind, Output, Task, overlap_loss
+from federation.upload import Int8, pack_reply
 from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.events import NOTHING, Event
 from privacy.dp.private_access import open_private
@@ -188,6 +189,7 @@ class Hospital:
     keys: KeyPair | None = None
     rounds: int = 1
     averaged: bool = True
+    upload: bool = False
 
     def __call__(self, call: Call, message: Message) -> Message:
         def work(memory: Message) -> tuple[Message, Message]:
@@ -201,6 +203,8 @@ class Hospital:
                     self.algorithm, site, call, message, memory, self.models, averaged=averaged
                 )
             self.events += access.events
+            if self.upload and call.request == "train":
+                return pack_reply(self.algorithm, reply, message, after)
             return self.hide(call, message, reply), after
 
         answer = answer_once(self.disk, call, self.name, work)
@@ -317,9 +321,11 @@ def train(
     secure_sum: bool = False,
     rule: Rule = MEAN,
     counts: Mapping[str, Mapping[str, int]] | None = None,
+    upload: bool = False,
 ) -> Outcome:
     """A whole run. engine: to the hospitals, if not directly; folder: the coordinator's disk; between: after rounds.
     secure_sum: replies are hidden in sums; then every hospital has `keys`. rule, counts: as `federation.rounds.Trust`.
+    upload: replies are quantized; then every hospital has `upload`.
     """
     initial, forms = build_opening(cast(Hashable, algorithm), task, work, torch.get_default_dtype())
     return conduct_training(
@@ -333,7 +339,7 @@ def train(
         seed=0,
         folder=folder or MemoryFolder(),
         between=between,
-        trust=Trust(rule=rule, counts=counts or {}, secure_sum=secure_sum),
+        trust=Trust(rule=rule, counts=counts or {}, secure_sum=secure_sum, upload=Int8() if upload else None),
     )
 
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from federation.parameters import count_values
-from federation.rehearsal import initial_parameters, rehearse_reply
+from federation.rehearsal import initial_parameters, rehearse_forms
+from federation.upload import packed_form
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.cautions import list_cautions
 from pipelines.coordinator.check_words import (
@@ -20,6 +21,7 @@ from pipelines.coordinator.check_words import (
     format_file_counts,
     privacy_table,
 )
+from pipelines.coordinator.conversations import choose_upload
 from pipelines.coordinator.paying import compute_prices, describe_prices
 from pipelines.coordinator.permissions import check_permitted, permissions_from, permissions_in
 from pipelines.coordinator.rehearsing import check_synthesis
@@ -341,11 +343,12 @@ def _rehearse_method(world: World, label: str) -> dict[str, Json]:
     work = override_settings(config.train.work, config.train.method_work.get(label, {}))
     try:
         initial = initial_parameters(algorithm, task, seed=config.seed)
-        reply = rehearse_reply(algorithm, task, work, initial)
+        forms = rehearse_forms(algorithm, task, work, initial)
     except Exception as error:
         if (text := describe_foreign_failure(error, algorithm, task.model)) is None:
             raise
         raise ConfigError([Problem(("train", "methods", label), text)]) from error
+    reply = forms.reply if choose_upload(config, label) is None else packed_form(forms.reply, forms.sent)
     leaves = 0 if algorithm.name == CENTRAL else count_message_bytes(reply)
-    sent = {"bytes": leaves, "tensors": len(reply.tensors)}
+    sent = {"bytes": leaves, "tensors": len(forms.reply.tensors)}
     return {"parameters": count_values(initial), **sent, "work": work_of(config, label)}

@@ -13,6 +13,7 @@ from federation.merging import NormBounded
 from federation.origins import code_identity
 from federation.rounds import method_schedule
 from federation.task import IGNORED
+from federation.upload import Int8
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.spaces import Cohorts, SiteCohort
 from pipelines.coordinator.world import World
@@ -55,6 +56,7 @@ def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str,
         "cohort": cohort,
         **_protection_facts(config, label, site),
         **_sum_facts(config, label),
+        **({} if (upload := choose_upload(config, label)) is None else {"upload": to_plain(upload)}),
     }
 
 
@@ -70,6 +72,11 @@ def is_averaged(config: Config, label: str) -> bool:
 def is_hidden_in_sums(config: Config, label: str) -> bool:
     """Whether a method's replies are hidden in sums; the pooled baseline has one reply, and no sum to hide it in."""
     return config.train.secure_sum and config.train.methods[label].name != CENTRAL
+
+
+def choose_upload(config: Config, label: str) -> Int8 | None:
+    """How replies of a method are packed; None: as they are, and of the central baseline, which sends nothing."""
+    return None if config.train.methods[label].name == CENTRAL else config.train.upload
 
 
 def _sum_facts(config: Config, label: str) -> dict[str, Json]:

@@ -22,6 +22,7 @@ from federation.descent import Rate, Work
 from federation.models.clip import Clip
 from federation.participant import Checkpoint, load_checkpoint
 from federation.task import Kind, Task
+from federation.upload import SUM_NEEDS, Int8
 from personalize import AnyAlgorithm
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
@@ -42,6 +43,7 @@ from privacy.release.policy import SITES
 
 TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)
 PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
+UPLOAD: TypeAdapter[Int8 | None] = TypeAdapter(Int8 | None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +54,9 @@ class Opening:
     of test histograms, in patients. recipient: who gets the replies of introduction and training; `sites` if the
     method, in the coordinator's or this hospital's form, forwards them. begun: what the coordinator says of weights
     with which networks begin; None = random numbers. secure_sum: whether parameters leave only as words that their sum
-    over hospitals reveals. bound: of an update's norm in such a sum, where nobody else could shorten it. rounds: of the
-    method, over which the learning rate changes. averaged: whether the average of the models over rounds is kept.
+    over hospitals reveals. bound: of an update's norm in such a sum, where nobody else could shorten it. upload: how
+    tensors of replies are packed; None = not. rounds: of the method, over which the learning rate changes. averaged:
+    whether the average of the models over rounds is kept.
     figures: whether scores, confusion and seconds of each round are written down here (`pipelines.hospital.figures`).
     """
 
@@ -68,6 +71,7 @@ class Opening:
     recipient: Recipient = "coordinator"
     begun: Mapping[str, Json] | None = None
     secure_sum: bool = False
+    upload: Int8 | None = None
     bound: float = math.inf
     rounds: int = 1
     averaged: bool = False
@@ -82,9 +86,9 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         segmentation `target`; `ordered`, if classes are; `findings`, if they are several findings; `shared`, if
         hospitals have networks of their own: names of what these have in common; if networks began with weights
         `start`: their digest, and on which public pictures they were trained, or that they are of a file;
-        `secure_sum`, if replies are hidden in sums, with `bound`; `rounds`, if the learning rate changes over them;
-        `averaged`, if their models are; `figures`, if each round is measured; and `privacy` (None, or the fields of
-        `Protection`) with `evaluation_noise`.
+        `secure_sum`, if replies are hidden in sums, with `bound`; `upload`, if they are packed; `rounds`, if the
+        learning rate changes over them; `averaged`, if their models are; `figures`, if each round is measured; and
+        `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
@@ -117,10 +121,12 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
                 f"evaluation_noise must be in [0, 1e6], classes in [{least}, {most}], found {evaluation_noise}, {task}"
             )
             raise ValueError(text)
-        rounds = whole_of(facts, "rounds", 0)
+        upload, rounds = UPLOAD.validate_python(facts.get("upload")), whole_of(facts, "rounds", 0)
         problems = [*find_size_problems(algorithm, task, work), *map(str, find_work_problems(algorithm, task, work))]
         if shared is not None and not allows_own_networks(algorithm):
             problems.append(f"hospitals have networks of their own, and {algorithm.name} needs the same everywhere")
+        if upload is not None and facts.get("secure_sum") is True:
+            problems.append(f"replies would be rounded and hidden in sums, and {SUM_NEEDS}")
         if kind == "findings" and work.balance:
             problems.append("it balances classes, and findings have none")
         problems += _find_privacy_problems(protection, algorithm, work, is_hidden=facts.get("secure_sum") is True)
@@ -148,6 +154,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
         begun=as_mapping(facts["start"]) if "start" in facts else None,
         secure_sum=facts.get("secure_sum") is True,
+        upload=upload,
         bound=bound,
         rounds=max(1, rounds),
         averaged=facts.get("averaged") is True,

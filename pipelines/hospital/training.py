@@ -21,6 +21,7 @@ from federation.randomness import derive_seed, use_seed
 from federation.summing import KEY, Unsummable, hide_reply
 from federation.torchio_views import build_torchio_function
 from federation.transforms import build_views
+from federation.upload import pack_reply
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES, pixel_spacing
 from pipelines.data.stored import count_synthetic
@@ -114,6 +115,8 @@ def _take_part(hospital: Hospital, context: Context[Train], request: Request[Tra
     reply, memory = _participate(hospital, start, site, call, context.message, context.memory)
     if is_hidden:
         reply = hide_parameters(hospital, start, reply, keys, call, context.message)
+    elif start.upload is not None and request.name == TRAIN.name:
+        reply, memory = pack_reply(start.algorithm, reply, context.message, memory)
     # Only the coordinator gets the last validation loss.
     recipient = COORDINATOR if request.name == FINISH.name else start.recipient
     memory = Message(memory.tensors, {**memory.facts, RECIPIENT: recipient})

@@ -36,6 +36,7 @@ from pipelines.settings.checks import (
     sums,
     task,
     track,
+    upload,
     variants,
 )
 from pipelines.settings.floors import add_floor_features
@@ -70,6 +71,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     sums.problems,
     merging.problems,
     buffering.problems,
+    upload.problems,
     harmonization.problems,
     augment.problems,
 )

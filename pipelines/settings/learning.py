@@ -15,6 +15,7 @@ from federation.models import NamedModel
 from federation.participant import Checkpoint
 from federation.pretraining import Pretrained
 from federation.rounds import Schedule
+from federation.upload import Int8
 from federation.weights import Weights
 from personalize import NamedAlgorithm
 from pipelines.data.split import Fold
@@ -98,7 +99,8 @@ class Training:
     networks begin, null = with random numbers; method_start: label -> a method's start, if another. secure_sum: the
     coordinator sees sums over hospitals and no hospital's parameters (`privacy.secure_sum`). repeats: how often each
     method is trained, with other seeds on the same patients: the page's intervals are then over trainings too. merge:
-    how replies become one model, for all methods; method_merge: label -> another rule (`federation.merging`).
+    how replies become one model, for all methods; method_merge: label -> another rule (`federation.merging`). upload:
+    how tensors of replies are packed before they are sent (`federation.upload`); null = not.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -115,6 +117,7 @@ class Training:
     secure_sum: bool = False
     merge: AnyRule = MEAN
     method_merge: Mapping[str, AnyRule] = field(default_factory=dict)
+    upload: Int8 | None = None
 
     def __post_init__(self) -> None:
         problems = label_problems(self.methods, "methods") + out_of_range(self, repeats=(1, MOST_TRAININGS))

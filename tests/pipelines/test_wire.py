@@ -32,6 +32,14 @@ SMALL = yaml.safe_dump(
         "evaluate": {"copies": 5, "reference": None},
     }
 )
+QUANTIZED = yaml.safe_dump(
+    yaml.safe_load(SMALL)
+    | {
+        "train": yaml.safe_load(SMALL)["train"]
+        | {"methods": {name: {"name": name} for name in ("scaffold", "fenda", "central")}, "upload": {"name": "int8"}}
+        | {"work": {"lr": 0.01, "batch": 16, "optimizer": "sgd"}},
+    }
+)
 
 OWN_PLANS = yaml.safe_dump(own_settings(name="golden"))
 """Hospitals with unlike networks, which share what these have in common."""
@@ -71,7 +79,9 @@ def results(folder: Path) -> tuple[dict[str, bytes], object]:
     return {**state, **models}, json.loads(scores.read_text())
 
 
-@pytest.mark.parametrize("settings", [SMALL, OWN_PLANS, SLOW[-1]], ids=["small", "own plans", "golden"])
+@pytest.mark.parametrize(
+    "settings", [SMALL, QUANTIZED, OWN_PLANS, SLOW[-1]], ids=["small", "quantized", "own plans", "golden"]
+)
 @pytest.mark.parametrize("way", [testbed.SerializingEngine, over_flare])
 def test_what_passes_in_process_passes_over_a_wire(finished_run, settings, way, tmp_path, monkeypatch):
     near = results(finished_run(settings))
@@ -98,7 +108,7 @@ def test_what_passes_in_process_passes_over_a_wire(finished_run, settings, way, 
             assert written == weighed[site]
 
 
-@pytest.mark.parametrize("settings", [SMALL, *SLOW], ids=["small", "own plans", "golden"])
+@pytest.mark.parametrize("settings", [SMALL, QUANTIZED, *SLOW], ids=["small", "quantized", "own plans", "golden"])
 def test_hospitals_in_processes_of_their_own_give_the_same_bits(finished_run, settings, tmp_path, monkeypatch):
     near = results(finished_run(settings))
     monkeypatch.chdir(tmp_path)

@@ -44,8 +44,9 @@ def describe_merging(world: World, trained: Sequence[TrainedMethod]) -> str:
         judged = f"With fewer than {FEWEST} hospitals nobody can judge whose update is wrong."
     elif any(method.outliers for method in trained):
         judged = "What stands out is at the top of this page."
-    late = describe_buffer(world)
-    return f"Replies are merged by {how} (train.merge). {late}{judged}" if how else judged
+    packed = "Of replies the difference crosses, in eight bits a number (train.upload). " * (train.upload is not None)
+    late = f"{describe_buffer(world)}{packed}"
+    return f"Replies are merged by {how} (train.merge). {late}{judged}" if how else f"{packed}{judged}"
 
 
 def describe_buffer(world: World) -> str:

@@ -26,6 +26,7 @@ from federation.verdict import LARGEST_COUNT
 from pipelines.coordinator.artifacts import CENTRAL, read_counts
 from pipelines.coordinator.conversations import (
     build_opening,
+    choose_upload,
     is_averaged,
     is_hidden_in_sums,
     pooled_engine,
@@ -243,6 +244,7 @@ def train_method(
             rule=MEAN if algorithm.name == CENTRAL else config.train.rule_of(label),
             counts=counts,
             secure_sum=is_hidden_in_sums(config, label),
+            upload=choose_upload(config, label),
         ),
     )
     return _summarize_training(world, label, name, outcome, count_values(initial), begin)
@@ -459,6 +461,7 @@ def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start 
         **({} if begin is None else {"start": begin.told}),
         **_identify_plans(config, label, sites),
         **({"secure_sum": True} if is_hidden_in_sums(config, label) else {}),
+        **({} if (upload := choose_upload(config, label)) is None else {"upload": to_plain(upload)}),
         **({"averaged": True} if is_averaged(config, label) else {}),
         **({} if (rule := config.train.rule_of(label)).name == MEAN.name else {"merge": to_plain(rule)}),
         "cohorts": {site: [cohort.cohort, cohort.sha256] for site, cohort in cohorts.items()},
