@@ -126,6 +126,13 @@ def cost_curves() -> Tables:
     }
 
 
+def uploads() -> Tables:
+    return {
+        **made_by("studies.uploads").tables(read_measured("uploads")),
+        **made_by("speed.large_models").tables_of_uploads(read_measured("large_uploads")),
+    }
+
+
 def of_one(script: str, measured: str) -> Callable[[], Tables]:
     """The tables that one script makes of one file."""
     return lambda: made_by(script).tables(read_measured(measured))
@@ -162,6 +169,7 @@ DERIVED: Mapping[str, Callable[[], Tables]] = {
     "speed": speed,
     "systems": lambda: made_by("tables.systems_tables").tables(),
     "translation-quality": of_one("studies.synthesis", "synthesis"),
+    "uploads": uploads,
     "vafl-as-published": of_one("studies.vafl_as_published_tables", "vafl_as_published"),
     "veto-calibration": of_one("studies.veto_calibration", "veto_calibration"),
     "without-a-patient": of_one("studies.no_patient_tables", "no_patient"),

@@ -20,8 +20,10 @@ from consilium.testing import testbed
 from federation.augmentation import AUGMENTATIONS
 from federation.descent import Work
 from federation.fedavg import FedAvg
+from federation.feddyn import FedDyn
 from federation.parameters import loaded
 from federation.rounds import Schedule
+from federation.scaffold import Scaffold
 from privacy.dp.access import Rows
 from privacy.dp.batches import iterate_minibatches
 from privacy.dp.protection import Protection
@@ -78,6 +80,22 @@ def test_a_mixed_federation_learns_what_one_on_the_cpu_learns(device, algorithm,
     assert all(tensor.device.type == "cpu" for tensor in two.values())
     assert testbed.are_close(one, two, 1e-3)
     assert all(testbed.are_close(mine[name], theirs[name], 1e-3) for name in mine)
+
+
+@pytest.mark.parametrize(("device", "algorithm", "work"), everywhere([FedAvg(), FedDyn(), Scaffold()]))
+def test_a_reply_is_quantized_on_any_device(device, algorithm, work):
+    """To a step: where a difference lies between two multiples of it, rounding may decide."""
+    task, here, there = ground(algorithm)
+    states = []
+    for where in ("cpu", device):
+        with place(where):
+            crew = testbed.make_federation(algorithm, {"a": here, "b": on(where, there)}, task=task, work=work)
+            packed = {name: replace(hospital, upload=True) for name, hospital in crew.items()}
+            schedule = Schedule(rounds=3)
+            outcome = testbed.train(algorithm, packed, task=task, work=work, schedule=schedule, upload=True)
+            assert not outcome.missing
+            states.append(outcome.state.tensors)
+    assert testbed.are_close(*states, 1e-3)
 
 
 @pytest.mark.repeats(6)
