@@ -9,8 +9,8 @@ and the coordinator computes with sent + step q, which is at most step / 2 from 
 and Vojnovic (QSGD, NeurIPS 2017) quantize gradients by norms and at random; the nearest number has a smaller error, and
 is the same each time.
 
-Tensors with fewer than two axes go as they are: they are a hundredth of a network's bytes, and among them are the
-variances of norms, which a rounded difference could make negative. So do whole numbers, and what has nothing to be
+Tensors with fewer than two axes go as they are: they are few bytes, and among them are the variances of norms, which a
+rounded difference could make negative. So do whole numbers, and what has nothing to be
 compared with.
 
 Under differential privacy this comes after the noise: what is sent is a function of a reply that is private already,

@@ -29,7 +29,7 @@ from federation.parameters import section
 from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import QuorumLost, Schedule
 from federation.scaffold import Scaffold
-from federation.upload import SCALES, Int8, find_upload_problem, pack_reply, packed_form, unpack_replies
+from federation.upload import SCALES, find_upload_problem, pack_reply, packed_form, unpack_replies
 from privacy.dp.protection import Protection
 from privacy.message import Message, count_message_bytes, to_bytes
 from tests.laws.test_sums import ADAM, NAMES, SGD, forms_of, table_of, task_of
@@ -253,10 +253,6 @@ def test_the_bytes_of_a_large_packed_reply_are_a_quarter():
     reply = Message({f"model/{name}": value + torch.randn_like(value) for name, value in initial.items()}, {})
     question = Message({f"model/{name}": value for name, value in initial.items()})
     assert len(to_bytes(pack_reply(FedAvg(), reply, question, Message())[0])) <= packed
-
-
-def test_settings_know_it_by_its_name():
-    assert Int8().name == "int8"
 
 
 def largest_difference(left: Message, right: Message) -> float:
