@@ -50,6 +50,7 @@ TRAIN: dict[str, list[Any]] = {
     "secure_sum": [True],
     "repeats": [2],
     "merge": [{"name": "median"}, {"name": "trimmed_mean"}, {"name": "krum"}],
+    "upload": [{"name": "int8"}],
     "start": [{"name": "pretrained", "on": "prostate_adc", "pictures": 24}],
 }
 SCHEDULE: dict[str, list[Any]] = {"buffer": [1], "participation": [0.5]}
