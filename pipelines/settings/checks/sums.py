@@ -31,8 +31,10 @@ def _sum_problems(run: RunSettings) -> Iterator[Problem]:
     if (count := len(_list_inside(run))) < 2:
         text = f"true needs two hospitals that train, better three, found {count}"
         yield Problem(SECURE_SUM, text, needs=(("sites",), ("outside",)))
-    elif (asked := run.train.schedule.count_asked(count)) < 2:
-        text = f"{run.train.schedule.participation:g} asks {asked} of {count} hospitals, and a sum needs two; say 1"
+    elif (asked_count := run.train.schedule.count_asked(count)) < 2:
+        text = (
+            f"{run.train.schedule.participation:g} asks {asked_count} of {count} hospitals, and a sum needs two; say 1"
+        )
         yield Problem(("train", "schedule", "participation"), text, needs=(SECURE_SUM, ("sites",), ("outside",)))
     for label, method in run.train.methods.items():
         forms = rehearse_method(run, label, method)
@@ -93,8 +95,9 @@ def _policy_problems(run: RunSettings) -> Iterator[Problem]:
         elif needed.hospitals > count:
             text = f"{needed.hospitals} is the fewest hospitals in a sum, and {count} train in this run"
             yield Problem((*where, "hospitals"), text, needs=(("sites",), ("outside",)))
-        elif needed.hospitals > (asked := run.train.schedule.count_asked(count)):
-            text = f"{needed.hospitals} is the fewest hospitals in a sum, and train.schedule.participation asks {asked}"
+        elif needed.hospitals > (asked_count := run.train.schedule.count_asked(count)):
+            text = f"{needed.hospitals} is the fewest hospitals in a sum, and "
+            text += f"train.schedule.participation asks {asked_count}"
             yield Problem((*where, "hospitals"), text, needs=(("train", "schedule", "participation"),))
 
 
