@@ -221,17 +221,20 @@ def test_what_the_check_accepts_ends_with_a_page(seed, tmp_path, monkeypatch):
 
 
 def predict_with_one(chance: random.Random, folder: Path) -> None:
-    """Predict with one of the models that a run finished, for the images of a hospital that has NIfTI files."""
-    ready = sorted(folder.glob("runs/tiny/sites/*/ready/*.safetensors"))
-    models = [path for path in ready if ".statistics" not in path.name]
-    sources = sorted(folder.glob("runs/tiny/sites/*/phantom/*/images"))
-    files = [path for path in sources if next(path.glob("*.nii.gz"), None) is not None]
-    if not models or not files:
+    """Predict with a model that a run finished at a hospital with NIfTI files, for these."""
+    homes = [path.parents[2] for path in sorted(folder.glob("runs/tiny/sites/*/phantom/*/images"))]
+    pairs = [
+        (model, images)
+        for home in homes
+        for images in home.glob("phantom/*/images")
+        for model in sorted(home.glob("ready/*.safetensors"))
+        if next(images.glob("*.nii.gz"), None) is not None and ".statistics" not in model.name
+    ]
+    if not pairs:
         return
-    images = chance.choice(files)
-    gland = ["--gland", str(images.parent / "masks/gland")] if (images.parent / "masks/gland").is_dir() else []
-    model = chance.choice(models)
+    model, images = chance.choice(pairs)
     words = [str(model), str(images), "--out", str(folder / "out")]
-    code = predict([*words, *gland])
-    assert code == Exit.OK or (gland and predict(words) == Exit.OK), model.name
+    gland = images.parent / "masks/gland"
+    code = predict([*words, *(["--gland", str(gland)] if gland.is_dir() else [])])
+    assert code == Exit.OK or predict(words) == Exit.OK, model.name
     assert (folder / "out/predictions.csv").exists()
