@@ -29,7 +29,7 @@ def build_answers(answers: Answers, whose: str, *, is_run: bool) -> SideBySide:
         use.append(Fold("How it was chosen", [Paragraph(text, "note") for text in answers.sure], is_part=False))
     return SideBySide(
         [
-            Section(f"1. Which model should {whose} use?", use, "use", width="wide"),
+            Section(f"1. Which model should {whose} use?", use, "use", "In short", "wide"),
             Section("2. What left, and at what privacy loss ε?", left, "went", width="half"),
             Section("3. What needs a person's eye?", _list_notices(answers.look), "look", width="half"),
         ],

@@ -29,9 +29,9 @@ from evaluation.page import (
     Table,
     Text,
     compose_text,
+    make_subline,
     make_table,
     number_column,
-    small_line,
 )
 from evaluation.rendering import render_page
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow
@@ -121,7 +121,7 @@ def _build_foot(page: BenchmarkPage, measure: str, labels: Sequence[str]) -> lis
         of = f"of {format_count(len(first.sites), 'hospital', 'hospitals')}: {', '.join(first.sites)}" if first else ""
         title = (POOLED[protocol], Span("hides the worst hospital", "sub why"))
         scores = (score_cell(over.get((label, protocol)), page.first) for label in labels)
-        rows.append(Row((title, *scores, *target, small_line(of) if of else ""), look="weak"))
+        rows.append(Row((title, *scores, *target, make_subline(of) if of else ""), look="weak"))
     return rows
 
 
@@ -131,7 +131,7 @@ def _describe_silence(visited: Visited, label: str) -> Text:
     words = Span("no score", "value state-failed")
     if why is None:
         return words
-    asked = small_line(Span(why.code, "code"), f" to {why.request}")
+    asked = make_subline(Span(why.code, "code"), f" to {why.request}")
     return (words, " ", asked, Span(why.meaning, "sub why"))
 
 
@@ -141,15 +141,17 @@ def _describe_patients(page: BenchmarkPage, standing: Standing, visited: Visited
     if (row := standing.row) is not None:
         lines.append(format_count(row.patients, "patient", "patients"))
         if row.defined is None:
-            lines.append(small_line(f"{format_whole(row.positives)} positive, {format_whole(row.negatives)} negative"))
+            lines.append(
+                make_subline(f"{format_whole(row.positives)} positive, {format_whole(row.negatives)} negative")
+            )
         if row.noise:
-            lines.append(small_line(f"counts noised, σ {format_figures(row.noise)} patients"))
+            lines.append(make_subline(f"counts noised, σ {format_figures(row.noise)} patients"))
     for scanner, studies in visited.scanners.items():
         if scanner != "unknown":
-            lines.append(small_line(f"{scanner}: {format_count(studies, page.words.study, page.words.studies)}"))
+            lines.append(make_subline(f"{scanner}: {format_count(studies, page.words.study, page.words.studies)}"))
     if visited.rejected:
         unused = format_count(visited.rejected, page.words.study, page.words.studies)
-        lines.append(small_line(f"{unused} could not be used"))
+        lines.append(make_subline(f"{unused} could not be used"))
     return tuple(lines)
 
 
@@ -200,8 +202,8 @@ def _build_models_table(page: BenchmarkPage, order: Sequence[Standing]) -> Table
         return ", ".join(s.site for s in order if digests[s.site].get(model.label) == model.sha256) or "no hospital"
 
     fields: Fields = [
-        ("model", lambda model: (model.label, small_line(model.title))),
-        ("SHA-256 of the file", lambda m: (Span(m.sha256, "code"), small_line(format_size(m.bytes)))),
+        ("model", lambda model: (model.label, make_subline(model.title))),
+        ("SHA-256 of the file", lambda m: (Span(m.sha256, "code"), make_subline(format_size(m.bytes)))),
         ("signed by", lambda model: Span(model.key, "code")),
         ("holds", lambda model: f"{model.signed} to {model.expires}"),
         ("evaluated, unchanged, at", list_sites),

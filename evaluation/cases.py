@@ -1,5 +1,5 @@
 """The test patients on whom a hospital's model is wrong, or right and unsure, for the hospital's own page: a person
-looks at them.
+looks at them, and may mark them, see `pipelines/reviews`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,29 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from evaluation.drawing import Picture
+from evaluation.page import (
+    Block,
+    Drawing,
+    Group,
+    Heading,
+    ImageSlider,
+    MarkedCase,
+    MarkSummary,
+    Options,
+    Paragraph,
+    Section,
+    Span,
+    Text,
+    compose_text,
+)
+from evaluation.wording import format_count, format_hundredths, format_whole
 
 MOST_CASES = 20
 """Patients on a page on whom the model is wrong; of numbers and masks, which are neither right nor wrong, of all."""
 MOST_UNSURE = 10
 """Patients on a page on whom it is right, but unsure."""
+
+ORDER = " This order is by what was given, which may be wrong itself."
 
 
 class View(NamedTuple):
@@ -80,3 +98,65 @@ class Cases:
         wrong, unsure = ([case for case in self.shown if case.is_wrong is which] for which in (True, False))
         named = [("wrong", "Wrong", wrong), ("unsure", "Right, but unsure", unsure)]
         return [(name, heading, cases) for name, heading, cases in named if cases]
+
+
+def build_cases_section(cases: Cases | None) -> list[Section]:
+    """The patients on whom a model is wrong, or right and unsure; nothing where these are not known."""
+    if cases is None:
+        return []
+    blocks: list[Block] = [Paragraph(_describe_cases(cases))]
+    if cases.shown:
+        text = compose_text(
+            "To mark them with *agree*, *disagree* or *unsure* and a note: `{command}`. Marks stay in this hospital's "
+            "folder.",
+            command=cases.command,
+        )
+        blocks += [MarkSummary(cases.digest, cases.run), Paragraph(text, "note")]
+    if cases.shown and cases.keys:
+        blocks += [Drawing(cases.keys)]
+    if len(cases.groups) > 1:
+        options = [(name, f"{heading.lower()}: {len(shown)}") for name, heading, shown in cases.groups]
+        blocks.append(Options("Cases shown", "cases-shown", [("all", f"all {len(cases.shown)}"), *options]))
+    number = 0
+    for name, heading, shown in cases.groups:
+        articles = [_build_case(case, number + place, 4 if heading else 3) for place, case in enumerate(shown, 1)]
+        blocks.append(Group([*([Heading(heading)] if heading else []), *articles], f"group {name}"))
+        number += len(shown)
+    return [Section("Cases to look at", blocks, "cases", "Cases")]
+
+
+def _describe_cases(cases: Cases) -> Text:
+    """How many there are, and which of them are shown."""
+    method, patients = Span(cases.method, "strong"), format_count(cases.patients, "test patient", "test patients")
+    if cases.wrong is None:
+        shown = format_count(len(cases.shown), "test patient", "test patients")
+        start = f"{shown} of {format_whole(cases.patients)} on whom "
+        limit = " is farthest off, the worst first: {order}. No limit says from where on that is wrong."
+        return (start, method, limit.format(order=cases.order), ORDER)
+    text = (
+        f" is wrong on {format_whole(cases.wrong)} of {patients}, in at least one {cases.example} of each, and right "
+        f"but unsure on {format_whole(cases.unsure)}: it gives what was given a probability below "
+        f"{format_hundredths(cases.sure)}."
+    )
+    if cases.wrong + cases.unsure < cases.patients:
+        text += " On the others it is right and sure."
+    if cases.groups:
+        counts = [f"{len(shown)} on whom it is {name}" for name, _, shown in cases.groups]
+        text += f" Shown: {', and '.join(counts)}, the worst first: {cases.order}.{ORDER}"
+    return (method, text)
+
+
+def _build_case(case: Case, number: int, level: int) -> MarkedCase:
+    """A patient. level: of the heading."""
+    start = "" if case.is_wrong is None else "Wrong. " if case.is_wrong else "Right, but unsure. "
+    text = compose_text(
+        "{start}Given: **{label}** · model: **{predicted}**", start=start, label=case.label, predicted=case.predicted
+    )
+    blocks: list[Block] = [Paragraph(text)]
+    if case.facts:
+        blocks.append(Paragraph(case.facts, "note"))
+    if case.views:
+        rest = f"{len(case.views) - 1} other {case.called} of {case.examples}"
+        blocks.append(ImageSlider(f"case {number}", case.views, case.worst, rest))
+    title = (f"{number}. ", Span(case.code[:8], "code"))
+    return MarkedCase(title, f"case-{number}", level, blocks, case.code, case.label, case.predicted)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from evaluation.page import Block, Code, Fold, Paragraph, Section
+from evaluation.drawing import Picture
+from evaluation.page import Block, Code, Fold, Paragraph, Pictures, Section
 from evaluation.records import Command
 
 SIMULATION = "One machine ran all hospitals."
@@ -17,9 +18,13 @@ def settings_fold(settings: str, title: str, label: str) -> Fold:
 
 def build_commands_section(commands: Iterable[Command]) -> Section:
     """What a reader may do next."""
-    return Section("How to go on", command_blocks(commands), "on", "How to go on")
+    blocks = [block for command in commands for block in (Paragraph(command.what), Code(command.line, command.what))]
+    return Section("How to go on", blocks, "on", "How to go on")
 
 
-def command_blocks(commands: Iterable[Command]) -> list[Block]:
-    """Commands with what they are for."""
-    return [block for command in commands for block in (Paragraph(command.what), Code(command.line, command.what))]
+def build_figures_section(pictures: Sequence[Picture], notes: Iterable[str] = (), *, has_first: bool = True) -> Section:
+    """All figures but the first, which stands alone above. has_first: whether it does."""
+    rest = pictures[1:] if has_first else pictures
+    none = Paragraph(f"No {'other ' if pictures else ''}figures were drawn.", "note")
+    blocks: list[Block] = [Pictures(rest) if rest else none, *(Paragraph(note, "note") for note in notes)]
+    return Section("Figures", blocks, "figures", "Figures")

@@ -126,7 +126,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Look:
+class ZoomImage:
     """An image that a click enlarges. uri: its pixels. boxes: (left, top, right, bottom). step: of a grid of lines over
     it, in pixels; 0 = none.
     """
@@ -141,10 +141,10 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Looks:
-    """Images to be looked at, three beside each other, or one alone."""
+class ZoomImages:
+    """Such images, three beside each other, or one alone."""
 
-    looks: Sequence[Look]
+    images: Sequence[ZoomImage]
 
 
 @dataclass(frozen=True)
@@ -201,14 +201,59 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Silence:
+class SilenceNotice:
     """Where the page of a run at work says that nothing has been written for long. written: when it was, ISO."""
 
     written: str
 
 
+@dataclass(frozen=True)
+class Options:
+    """One choice of several, the first at the beginning. name: of the choice. options: (value, label)."""
+
+    legend: str
+    name: str
+    options: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class ImageSlider:
+    """Named images, one of which is shown: a slider leads through them. of: whose they are. first: the place of the one
+    that is shown at the beginning. rest: where the others are folded without scripts.
+    """
+
+    of: str
+    images: Sequence[tuple[str, Picture]]
+    first: int
+    rest: str
+
+
+@dataclass(frozen=True)
+class MarkSummary:
+    """Where marks of the cases in its section are summed up, see `pipelines/reviews`. cases: their digest. run: whose
+    they are.
+    """
+
+    cases: str
+    run: str
+
+
+@dataclass(frozen=True)
+class MarkedCase:
+    """A case that a person marks. code, label, predicted: as its mark has them."""
+
+    title: Text
+    anchor: str
+    level: int
+    blocks: Blocks
+    code: str
+    label: str
+    predicted: str
+
+
 Block: TypeAlias = (
-    "Paragraph | Heading | Table | Drawing | Picture | Pictures | Looks | Items | Facts | Code | Fold | Group | Silence"
+    "Paragraph | Heading | Table | Drawing | Picture | Pictures | ZoomImages | Items | Facts | Code | Fold | Group"
+    " | SilenceNotice | Options | ImageSlider | MarkSummary | MarkedCase"
 )
 Blocks: TypeAlias = Sequence[Block]
 
@@ -297,7 +342,7 @@ def join_texts(texts: Iterable[Text], separator: str = ", ") -> Text:
     return tuple(parts)
 
 
-def small_line(*parts: Text) -> Span:
+def make_subline(*parts: Text) -> Span:
     """A line in small letters below the words of a cell."""
     return Span(parts, "sub")
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from evaluation.drawing import Picture
 from evaluation.histograms import Floats
 from evaluation.panels import PANEL, draw_panels, line_style
+from evaluation.wording import format_figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,7 +130,7 @@ def _format_summary(values: Floats, counted: bool) -> str:
     if counted:
         return f"{int(values.sum())} of {len(values)} ({round(100 * values.mean())} %)"
     spread = f"{values.std(ddof=1):.3g}" if len(values) > 1 else "–"
-    return f"{values.mean():.4g} ± {spread}"
+    return f"{format_figures(values.mean())} ± {spread}"
 
 
 def _bin_edges(values: Floats) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
@@ -12,16 +12,19 @@ from evaluation.page import (
     Block,
     Column,
     Fields,
+    Fold,
+    Group,
     Heading,
     Items,
     Paragraph,
+    Section,
     Span,
     Table,
     Text,
     compose_text,
+    make_subline,
     make_table,
     number_column,
-    small_line,
 )
 from evaluation.score_cells import DASH
 from evaluation.wording import format_count, format_decibel, format_number, format_size, format_whole
@@ -38,6 +41,9 @@ MEMBERSHIP = compose_text(
     "interval is above 0.5. The control is the same attack on a model that memorizes its patients: if its AUC is not "
     "near 1, the attack proves nothing."
 )
+NO_STATEMENT = compose_text(
+    "No statement was made. What left has no formal guarantee, unless [what left](#left) names an ε for it."
+)
 NO_SUCCESS = (
     "None of these attacks is shown to succeed: an interval that contains 0.5 proves nothing, and a stronger attack "
     "may find more."
@@ -50,34 +56,29 @@ INVERSION = (
 )
 
 
-@dataclass(frozen=True)
-class CommonTexts:
-    """What the statements of several hospitals have in common, to be printed once: texts outside the guarantee,
-    paragraphs by title, and audits of the run and of its hospitals.
-    """
-
-    outside: tuple[str, ...]
-    paragraphs: dict[str, tuple[str, ...]]
-    audits: tuple[Audit, ...]
-
-
-def collect_common_texts(statements: Sequence[Statement], audits: Sequence[Audit] = ()) -> CommonTexts:
-    """Each text and each audit once."""
-    statement_audits = [statement.audit for statement in statements if statement.audit is not None]
-    paragraphs: dict[str, tuple[str, ...]] = {}
-    for paragraph in dict.fromkeys(p for statement in statements for p in statement.paragraphs):
-        paragraphs[paragraph.title] = (*paragraphs.get(paragraph.title, ()), paragraph.text)
-    outside = dict.fromkeys(text for statement in statements for text in statement.outside)
-    return CommonTexts(tuple(outside), paragraphs, tuple(dict.fromkeys([*audits, *statement_audits])))
-
-
-def build_no_statement() -> list[Block]:
-    """That nothing is known of what left."""
-    text = "No statement was made. What left has no formal guarantee, unless [what left](#left) names an ε for it."
-    return [Paragraph(compose_text(text))]
+def build_privacy_section(
+    statements: Sequence[Statement],
+    audits: Sequence[Audit] = (),
+    membership: Sequence[MembershipRow] = (),
+    inversion: Sequence[InversionRow] = (),
+    *,
+    is_run: bool = False,
+) -> Section:
+    """The statements, and attacks. is_run: whether statements are of several hospitals, each of which is folded."""
+    blocks: list[Block] = [Paragraph(NO_STATEMENT)]
+    if statements:
+        each = _build_mechanism_blocks(statements[0], 3)
+        if is_run:
+            folds = [Fold(statement.site, _build_mechanism_blocks(statement, 4)) for statement in statements]
+            each = [Group([replace(folds[0], is_open=True), *folds[1:]], "after")]
+        blocks = [_build_loss_table(statements), *each, *_build_common_blocks(statements)]
+    audits = [*audits, *(statement.audit for statement in statements if statement.audit is not None)]
+    blocks += _build_audit_blocks([*dict.fromkeys(audits)])
+    blocks += _build_membership_blocks(membership) + _build_inversion_blocks(inversion)
+    return Section("Privacy statement", blocks, "privacy", "Privacy")
 
 
-def build_loss_table(statements: Sequence[Statement]) -> Table:
+def _build_loss_table(statements: Sequence[Statement]) -> Table:
     """The privacy loss of a patient, by hospital."""
     caption = compose_text(
         "Privacy loss of one {unit} from everything that left, by each hospital's own ledger over the ledger's life. "
@@ -99,7 +100,7 @@ def build_loss_table(statements: Sequence[Statement]) -> Table:
 def _describe_noised_loss(statement: Statement) -> Text:
     """The loss of what left with noise, for both adjacencies."""
     replaced = f"one {statement.unit} replaced by another: {format_loss(statement.replaced)}"
-    return (format_loss(statement.noised), small_line(replaced))
+    return (format_loss(statement.noised), make_subline(replaced))
 
 
 def _describe_budget(statement: Statement) -> Text:
@@ -109,13 +110,13 @@ def _describe_budget(statement: Statement) -> Text:
         return "none set"
     lines: list[Text] = [f"{budget.epsilon:g}"]
     if budget.delta != statement.delta:
-        lines.append(small_line(f"δ = {budget.delta:g}"))
+        lines.append(make_subline(f"δ = {budget.delta:g}"))
     if budget.release is not None and budget.run is not None:
-        lines.append(small_line(f"at most {budget.release:g} in one release, {budget.run:g} in one run"))
+        lines.append(make_subline(f"at most {budget.release:g} in one release, {budget.run:g} in one run"))
     return tuple(lines)
 
 
-def build_mechanism_blocks(statement: Statement, level: int) -> list[Block]:
+def _build_mechanism_blocks(statement: Statement, level: int) -> list[Block]:
     """What left one hospital: mechanisms, what has no guarantee, and what was declared. level: of headings."""
     stated = [f"{each.text}: {format_whole(each.times)} × ({', '.join(each.requests)})" for each in statement.stated]
     torn = f", {statement.torn} of them cut off by a crash (their replies never left)" if statement.torn else ""
@@ -165,7 +166,7 @@ def _describe_run(statement: Statement, run: Run) -> Text:
         facts.append(f"K = {views} of a {statement.unit}, averaged before the clip.")
     if run.details.batch is not None:
         facts.append(f"{run.details.batch:g} {statement.unit}s expected in a sample.")
-    return (f"{run.run} ", small_line(" ".join(facts)))
+    return (f"{run.run} ", make_subline(" ".join(facts)))
 
 
 def _build_unprotected_block(statement: Statement) -> Block:
@@ -182,20 +183,21 @@ def _build_unprotected_block(statement: Statement) -> Block:
     return make_table(f"What left {statement.site} without a guarantee", caption, statement.unprotected, fields)
 
 
-def build_common_blocks(common: CommonTexts, statements: Sequence[Statement]) -> list[Block]:
-    """What no statement covers, and what all of them compare."""
+def _build_common_blocks(statements: Sequence[Statement]) -> list[Block]:
+    """What no statement covers, and what all of them compare; what several say is printed once."""
     blocks: list[Block] = [
         Heading("Always outside the guarantee"),
-        Items(common.outside),
+        Items([*dict.fromkeys(text for statement in statements for text in statement.outside)]),
         Heading("Neighbouring data sets"),
         Paragraph(f"The guarantee compares {statements[0].adjacency}."),
     ]
-    for title, texts in common.paragraphs.items():
-        blocks += [Heading(title), *map(Paragraph, texts)]
+    paragraphs = list(dict.fromkeys(each for statement in statements for each in statement.paragraphs))
+    for title in dict.fromkeys(each.title for each in paragraphs):
+        blocks += [Heading(title), *(Paragraph(each.text) for each in paragraphs if each.title == title)]
     return blocks
 
 
-def build_audit_blocks(audits: Sequence[Audit]) -> list[Block]:
+def _build_audit_blocks(audits: Sequence[Audit]) -> list[Block]:
     """Audits of mechanisms."""
     title = "Audit of the mechanism"
     if not audits:
@@ -212,7 +214,7 @@ def build_audit_blocks(audits: Sequence[Audit]) -> list[Block]:
     return [Heading(title), make_table(title, AUDITED, audits, fields)]
 
 
-def build_membership_blocks(attacks: Sequence[MembershipRow]) -> list[Block]:
+def _build_membership_blocks(attacks: Sequence[MembershipRow]) -> list[Block]:
     """Attacks that detect who took part, with those that have no result."""
     if not attacks:
         return []
@@ -242,7 +244,7 @@ def build_membership_blocks(attacks: Sequence[MembershipRow]) -> list[Block]:
 
 def _describe_auc(row: MembershipRow) -> Text:
     """The AUC of an attack with its interval."""
-    interval = small_line(f"{format_number(row.low)} – {format_number(row.high)}")
+    interval = make_subline(f"{format_number(row.low)} – {format_number(row.high)}")
     return (Span(format_number(row.auc), "value"), " ", interval)
 
 
@@ -251,7 +253,7 @@ def _judge_membership(row: MembershipRow) -> Text:
     return (membership_outcome(row).word, Span(row.note, "sub why") if row.note else "")
 
 
-def build_inversion_blocks(attacks: Sequence[InversionRow]) -> list[Block]:
+def _build_inversion_blocks(attacks: Sequence[InversionRow]) -> list[Block]:
     """Attacks that reconstruct training images, with those that have no result."""
     if not attacks:
         return []

@@ -14,7 +14,7 @@ from evaluation.page import (
     Page,
     Paragraph,
     Section,
-    Silence,
+    SilenceNotice,
     Span,
     compose_text,
     make_table,
@@ -98,7 +98,7 @@ def _describe_state(progress: RunProgress) -> list[Block]:
             "written long ago, the run was ended from outside; the same command goes on with it{command}.",
             command=command,
         )
-        return [Paragraph(text, "banner"), Silence(progress.written)]
+        return [Paragraph(text, "banner"), SilenceNotice(progress.written)]
     if progress.state == "done":
         report = (" ", Span("The report", href=progress.report), " says what came out.") if progress.report else ""
         return [Paragraph(compose_text("**Done.**{report}", report=report), "banner stays")]

@@ -214,26 +214,26 @@ class RunPage:
     pairs: tuple[PairRow, ...] = ()
 
     @property
-    def bands(self) -> tuple[str, ...]:
+    def bands(self: RunPage | SitePage) -> tuple[str, ...]:
         """Names of what examples are counted by, beside two classes: classes, or bands of the number's range, or how
         many findings they have.
         """
         return self.findings.bands or (self.classes if self.number is None else self.number.bands)
 
     @property
-    def counted_by(self) -> str:
+    def counted_by(self: RunPage | SitePage) -> str:
         """What these names are of."""
         return "number of findings" if self.findings.names else "class" if self.number is None else self.number.what
 
     @property
-    def scored_parts(self) -> tuple[str, ...]:
+    def scored_parts(self: RunPage | SitePage) -> tuple[str, ...]:
         """The names of what has scores of its own, beside two classes: classes, or cuts between ordered ones, or
         findings.
         """
         return self.findings.names or Classes(self.classes, self.ordered).scored_parts
 
     @property
-    def part_word(self) -> str:
+    def part_word(self: RunPage | SitePage) -> str:
         """What these are."""
         return "finding" if self.findings.names else "cut" if self.ordered else "class"
 
@@ -247,15 +247,6 @@ class Quarantined:
     study: str
     reason: str
     detail: str
-
-
-@dataclass(frozen=True)
-class Reason:
-    """A reason why studies were not used, and their codes."""
-
-    reason: str
-    detail: str
-    studies: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -310,25 +301,8 @@ class SitePage:
     sizes: SizeSection = SizeSection()
     cases: Cases | None = None
 
-    @property
-    def bands(self) -> tuple[str, ...]:
-        """As of `RunPage`."""
-        return self.findings.bands or (self.classes if self.number is None else self.number.bands)
-
-    @property
-    def counted_by(self) -> str:
-        """As of `RunPage`."""
-        return "number of findings" if self.findings.names else "class" if self.number is None else self.number.what
-
-    @property
-    def scored_parts(self) -> tuple[str, ...]:
-        """As of `RunPage`."""
-        return self.findings.names or Classes(self.classes, self.ordered).scored_parts
-
-    @property
-    def part_word(self) -> str:
-        """As of `RunPage`."""
-        return "finding" if self.findings.names else "cut" if self.ordered else "class"
+    bands, counted_by = RunPage.bands, RunPage.counted_by
+    scored_parts, part_word = RunPage.scored_parts, RunPage.part_word
 
 
 @dataclass(frozen=True)

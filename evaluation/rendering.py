@@ -1,4 +1,4 @@
-"""Renders a page: its records by `templates/page.html`, a hospital's own page by a template of its own."""
+"""Renders a page: its records by `templates/page.html`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,10 @@ import base64
 import functools
 import hashlib
 import html
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from evaluation.page import Bar, Cell, Column, Curve, Page, Row, Text
-from evaluation.wording import (
-    format_count,
-    format_figures,
-    format_hundredths,
-    format_moment,
-    format_number,
-    format_size,
-    format_whole,
-)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -50,23 +41,21 @@ def _make_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        number=format_number,
-        figures=format_figures,
-        hundredths=format_hundredths,
-        size=format_size,
-        whole=format_whole,
-        moment=format_moment,
-        counted=format_count,
-    )
     environment.filters.update(words=write_text, cells=_pair_cells, kind=lambda record: type(record).__name__)
     environment.filters["drawn"] = lambda picture: Markup(picture.html)  # noqa: S704
     return environment
 
 
 def render_page(page: Page) -> str:
-    """A page from its records."""
-    return render_template("page.html", page=page)
+    """A page from its records. Its one script is `page.js`, and the page's policy allows no other and no request to
+    anywhere.
+    """
+    from markupsafe import Markup
+
+    environment = _make_environment()
+    style, script = environment.get_template("style.css").render(), read_script("page.js")
+    parts = {"style": Markup(style), "script": Markup(script), "policy": write_policy(script)}  # noqa: S704
+    return environment.get_template("page.html").render(**parts, page=page)
 
 
 def write_text(text: Text) -> Markup:
@@ -110,23 +99,6 @@ def _pair_cells(row: Row, columns: Sequence[Column]) -> Iterator[tuple[Cell, Col
         cell = each if isinstance(each, Cell) else Cell(each)
         yield cell, columns[place]
         place += cell.width
-
-
-def share_functions(functions: Iterable[Callable[..., object]]) -> None:
-    """Let templates call these functions by their names."""
-    _make_environment().globals.update({function.__name__: function for function in functions})
-
-
-def render_template(template: str, **values: object) -> str:
-    """A page from a template and its values. Its one script is `page.js`, and the page's policy allows no other and no
-    request to anywhere.
-    """
-    from markupsafe import Markup
-
-    environment = _make_environment()
-    style, script = environment.get_template("style.css").render(), read_script("page.js")
-    parts = {"style": Markup(style), "script": Markup(script), "policy": write_policy(script)}  # noqa: S704
-    return environment.get_template(template).render(**parts, **values)
 
 
 def write_policy(*scripts: str) -> str:

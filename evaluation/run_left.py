@@ -16,9 +16,9 @@ from evaluation.page import (
     Table,
     Text,
     compose_text,
+    make_subline,
     make_table,
     number_column,
-    small_line,
 )
 from evaluation.records import Missing, RunPage
 from evaluation.score_cells import DASH, OUTSIDE_MARK
@@ -117,7 +117,7 @@ def _build_site_table(page: RunPage, requests: Sequence[str], totals: Sequence[T
 
     def say_entry(site: str, request: str) -> Text:
         entry = sent.get((site, request))
-        return (format_size(entry.bytes), small_line(format_whole(entry.messages))) if entry else DASH
+        return (format_size(entry.bytes), make_subline(format_whole(entry.messages))) if entry else DASH
 
     fields: Fields = [
         ("hospital", lambda total: _name_site(page, total.site)),
@@ -136,13 +136,13 @@ def _build_whole_table(page: RunPage, requests: Sequence[str], totals: Sequence[
         entries = list_entries(request)
         if len({entry.content for entry in entries}) == 1:
             return entries[0].content or DASH
-        return tuple(small_line(f"{entry.site}: {entry.content or DASH}") for entry in entries)
+        return tuple(make_subline(f"{entry.site}: {entry.content or DASH}") for entry in entries)
 
     def say_entry(site: str, request: str) -> Text:
         entry = sent.get((site, request))
         if entry is None:
             return DASH
-        return (format_size(entry.bytes), small_line(format_count(entry.messages, "message", "messages")))
+        return (format_size(entry.bytes), make_subline(format_count(entry.messages, "message", "messages")))
 
     fields: Fields = [
         ("request", str),

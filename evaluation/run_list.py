@@ -20,9 +20,9 @@ from evaluation.page import (
     Span,
     Table,
     Text,
+    make_subline,
     make_table,
     number_column,
-    small_line,
 )
 from evaluation.rendering import render_page
 from evaluation.wording import format_count, format_duration, format_moment, format_number, format_size
@@ -227,7 +227,7 @@ def _describe_scores(line: RunLine) -> Text:
     """The mean score of a run's models, and each of a few."""
     star = "" if line.is_assessable or not line.measure else "*"
     scores = line.scores if len(line.models) < 5 else line.share_scored
-    return (Span(format_number(line.mean), "value"), star, small_line(scores))
+    return (Span(format_number(line.mean), "value"), star, make_subline(scores))
 
 
 def _build_differences_section(compared: Sequence[RunLine]) -> Section:

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from evaluation.answers import run_answers
 from evaluation.answers_section import build_answers, build_banner
-from evaluation.common_sections import SIMULATION, build_commands_section, settings_fold
-from evaluation.page import Block, Fold, Group, Page, Paragraph, Pictures, Section, SideBySide, compose_text
-from evaluation.privacy_blocks import (
-    build_audit_blocks,
-    build_common_blocks,
-    build_inversion_blocks,
-    build_loss_table,
-    build_mechanism_blocks,
-    build_membership_blocks,
-    build_no_statement,
-    collect_common_texts,
-)
+from evaluation.common_sections import SIMULATION, build_commands_section, build_figures_section, settings_fold
+from evaluation.page import Block, Page, Paragraph, Section, SideBySide, compose_text
+from evaluation.privacy_blocks import build_privacy_section
 from evaluation.records import RunPage
 from evaluation.run_cost import build_code_section, build_cost_section, build_stages_section
 from evaluation.run_left import build_left_section, build_sent_section
@@ -60,9 +51,10 @@ def build_run_page(page: RunPage) -> Page:
     head += build_banner("Harmonization.", answers.harmonized)
     has_models = bool(page.methods or page.scores or not page.harmony)
     models = build_leading_section(scores) if has_models else []
+    fold = settings_fold(page.settings, "The settings of this run, with every default", "The settings of this run")
     sections: list[Section | SideBySide] = [
         build_answers(answers, "each hospital", is_run=True),
-        *(_build_first_figure(page) if has_models else []),
+        *([Section("The scores in one figure", page.pictures[:1], "figure")] if has_models and page.pictures else []),
         SideBySide(
             [*models, build_patients_section(page, is_many=scores.is_many), build_sent_section(page, scores.is_many)]
         ),
@@ -71,16 +63,11 @@ def build_run_page(page: RunPage) -> Page:
         *build_spaces_section(page, scores.notes),
         *build_synthetic_section(page),
         build_left_section(page, is_many=scores.is_many),
-        _build_privacy_section(page),
+        build_privacy_section(page.statements, page.audits, page.membership, page.inversion, is_run=True),
         *(build_cost_section(page) if has_models else []),
         build_stages_section(page.stages),
         *build_code_section(page.others),
-        Section(
-            "Settings",
-            [settings_fold(page.settings, "The settings of this run, with every default", "The settings of this run")],
-            "settings",
-            "Settings",
-        ),
+        Section("Settings", [fold], "settings", "Settings"),
         build_commands_section(page.commands),
     ]
     return Page(f"{page.title} – {page.run}", page.title, facts, sections, head, mark=TRACKING)
@@ -89,40 +76,6 @@ def build_run_page(page: RunPage) -> Page:
 def _build_model_sections(scores: RunScores) -> list[Section]:
     """What is said of models only where there are some."""
     builders = (build_scores_section, build_pairs_section, build_parts_section, build_outside_section)
-    return [*(section for build in builders for section in build(scores)), *_build_figures_section(scores.page)]
-
-
-def _build_first_figure(page: RunPage) -> list[Section]:
-    """The scores in one figure, if there is one."""
-    return [Section("The scores in one figure", page.pictures[:1], "figure")] if page.pictures else []
-
-
-def _build_figures_section(page: RunPage) -> list[Section]:
-    """All other figures."""
-    none = Paragraph(f"No {'other ' if page.pictures else ''}figures were drawn.", "note")
-    blocks: list[Block] = [Pictures(page.pictures[1:])] if page.pictures[1:] else [none]
-    if page.methods:
-        blocks.append(Paragraph(NOTES_STAY, "note"))
-    if page.structures:
-        blocks.append(Paragraph(SIZES_STAY, "note"))
-    return [Section("Figures", blocks, "figures", "Figures")]
-
-
-def _build_privacy_section(page: RunPage) -> Section:
-    """The statements of all hospitals, and attacks."""
-    common = collect_common_texts(page.statements, page.audits)
-    blocks = build_no_statement()
-    if page.statements:
-        folds = [
-            Fold(statement.site, build_mechanism_blocks(statement, 4), is_open=not place)
-            for place, statement in enumerate(page.statements)
-        ]
-        blocks = [
-            build_loss_table(page.statements),
-            Group(folds, "after"),
-            *build_common_blocks(common, page.statements),
-        ]
-    blocks += build_audit_blocks(common.audits)
-    blocks += build_membership_blocks(page.membership)
-    blocks += build_inversion_blocks(page.inversion)
-    return Section("Privacy statement", blocks, "privacy", "Privacy")
+    page = scores.page
+    notes = [*([NOTES_STAY] if page.methods else []), *([SIZES_STAY] if page.structures else [])]
+    return [*(section for build in builders for section in build(scores)), build_figures_section(page.pictures, notes)]

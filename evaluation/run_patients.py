@@ -17,8 +17,8 @@ from evaluation.page import (
     Table,
     Text,
     join_texts,
+    make_subline,
     number_column,
-    small_line,
 )
 from evaluation.records import RunPage, SiteCounts, SplitCount
 from evaluation.score_cells import DASH, OUTSIDE_MARK
@@ -63,15 +63,15 @@ def _build_row(page: RunPage, site: SiteCounts, splits: Sequence[str]) -> Row:
     cells: list[Text | Cell] = [site.site]
     for name in splits:
         split = counts.get(name)
-        cells.append((format_whole(split.patients), small_line(_describe_examples(page, split))) if split else DASH)
-    released = [small_line(site.released)] if site.released else []
+        cells.append((format_whole(split.patients), make_subline(_describe_examples(page, split))) if split else DASH)
+    released = [make_subline(site.released)] if site.released else []
     return Row([*cells, (*released, _describe_rejected(site, "not reported" if site.released else "none"))])
 
 
 def _build_outside_row(page: RunPage, site: SiteCounts, splits: Sequence[str]) -> Row:
     """A hospital outside, all of whose patients are scored."""
     split = site.splits[0]
-    examples = small_line(f"{_describe_examples(page, split)}; all scored")
+    examples = make_subline(f"{_describe_examples(page, split)}; all scored")
     patients = Cell((format_whole(split.patients), examples), "" if splits else "num", len(splits))
     return Row([(site.site, OUTSIDE_MARK), patients, _describe_rejected(site, "none")])
 
@@ -87,7 +87,7 @@ def _describe_examples(page: RunPage, split: SplitCount) -> str:
 
 def _describe_rejected(site: SiteCounts, none: str) -> Text:
     """Why studies were rejected. none: what is said if none was."""
-    reasons = tuple(small_line(f"{times}\u00a0×\u00a0{reason}") for reason, times in sorted(site.rejected.items()))
+    reasons = tuple(make_subline(f"{times}\u00a0×\u00a0{reason}") for reason, times in sorted(site.rejected.items()))
     return reasons or Span(none, "note")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from evaluation.choice import primary_measure
-from evaluation.classes import KINDS, list_mean_classes
+from evaluation.classes import list_mean_classes
 from evaluation.grid import (
     ColumnPatients,
     column_patients,
@@ -49,7 +49,7 @@ from evaluation.score_cells import (
     score_cell,
     value_texts,
 )
-from evaluation.score_notes import build_noise_note, build_score_notes, build_weak_note, describe_adaptation
+from evaluation.score_notes import build_noise_notes, build_score_notes, describe_adaptation
 from evaluation.score_tables import (
     Grid,
     build_further_table,
@@ -219,8 +219,7 @@ def build_further_section(scores: RunScores) -> list[Section]:
     if page.number:
         title = "Agreement with the given numbers"
     column = MEAN if len(scores.tested) > 1 else scores.tested[0]
-    table = build_further_table(measures, scores.methods, scores.grid, column, page.reference, page.words.examples)
-    return [Section(title, table, "threshold")]
+    return [Section(title, build_further_table(page, scores.grid, column), "threshold")]
 
 
 def build_scores_section(scores: RunScores) -> list[Section]:
@@ -242,21 +241,9 @@ def build_scores_section(scores: RunScores) -> list[Section]:
         "score would vary with other patients of the same hospitals, not with other hospitals or another training run.",
         overall=overall,
     )
-    return [
-        Section(
-            "Scores by hospital",
-            [
-                *(blocks or [Paragraph("No method was scored.", "note")]),
-                Paragraph(protocols, "note"),
-                *build_noise_note(max((row.noise for row in page.scores), default=0.0)),
-                *build_weak_note(
-                    scores.weak, page.words, page.structures, page.scored_parts, page.number, page.part_word
-                ),
-            ],
-            "scores",
-            "Scores",
-        )
-    ]
+    blocks = blocks or [Paragraph("No method was scored.", "note")]
+    blocks += [Paragraph(protocols, "note"), *build_noise_notes(page, scores.weak)]
+    return [Section("Scores by hospital", blocks, "scores", "Scores")]
 
 
 def _list_protocols(scores: RunScores) -> list[str]:
@@ -337,21 +324,7 @@ def build_parts_section(scores: RunScores) -> list[Section]:
     columns = {MEAN: "Mean over hospitals"} if len(scores.tested) > 1 else {}
     columns |= {site: site for site in scores.tested}
     folds = [
-        Fold(
-            title,
-            build_part_tables(
-                page.scored_parts,
-                page.part_word,
-                KINDS,
-                scores.methods,
-                scores.grid,
-                scores.patients,
-                column,
-                page.reference,
-                page.words.examples,
-            ),
-            is_open=not place,
-        )
+        Fold(title, build_part_tables(page, scores.grid, scores.patients, column), is_open=not place)
         for place, (column, title) in enumerate(columns.items())
     ]
     title = f"By {page.part_word}"

@@ -15,9 +15,9 @@ from evaluation.page import (
     Table,
     Text,
     compose_text,
+    make_subline,
     make_table,
     number_column,
-    small_line,
 )
 from evaluation.records import RunPage
 from evaluation.score_cells import DASH
@@ -68,7 +68,7 @@ def _build_complexity_table(harmony: Harmony) -> Table:
 
     def say_score(line: ScoreLine) -> Text:
         score = format_number(line.score)
-        return score if math.isnan(line.deviation) else (score, small_line(f"± {format_number(line.deviation)}"))
+        return score if math.isnan(line.deviation) else (score, make_subline(f"± {format_number(line.deviation)}"))
 
     fields: Fields = [("hospital", lambda line: line.site), (number_column("score"), say_score)]
     return make_table("Complexity", COMPLEXITY, harmony.scores, fields, look="narrow")
@@ -81,7 +81,7 @@ def build_synthetic_section(page: RunPage) -> list[Section]:
     title = "Synthetic training images"
 
     def say_label(row: AugmentedRow) -> Text:
-        return (row.label or DASH, small_line(row.why)) if row.why else row.label or DASH
+        return (row.label or DASH, make_subline(row.why)) if row.why else row.label or DASH
 
     fields: Fields = [
         ("hospital", lambda row: row.site),

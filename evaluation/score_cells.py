@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from evaluation.page import Cell, Column, Span, Text, small_line
+from evaluation.page import Cell, Column, Span, Text, make_subline
 from evaluation.rows import ScoreRow
 from evaluation.wording import format_count, format_number, format_signed
 
@@ -22,19 +22,19 @@ def change_span(value: float, low: float, high: float) -> Span:
 
 def range_line(low: float, high: float) -> Span:
     """The interval of a change."""
-    return small_line(f"{format_signed(low)} to {format_signed(high)}")
+    return make_subline(f"{format_signed(low)} to {format_signed(high)}")
 
 
 def value_texts(row: ScoreRow) -> list[Text]:
     """A value with its intervals; for masks also how many patients have one."""
     parts: list[Text] = [Span(format_number(row.value), "value")]
     if not math.isnan(row.low):
-        parts += [" ", small_line(f"{format_number(row.low)} – {format_number(row.high)}")]
+        parts += [" ", make_subline(f"{format_number(row.low)} – {format_number(row.high)}")]
     if not math.isnan(row.trained_low):
-        parts += [" ", small_line(f"trainings {format_number(row.trained_low)} – {format_number(row.trained_high)}")]
+        parts += [" ", make_subline(f"trainings {format_number(row.trained_low)} – {format_number(row.trained_high)}")]
     if row.defined is not None and row.defined < row.positive_patients:
         of = format_count(row.positive_patients, "patient", "patients")
-        parts += [" ", small_line(f"{row.defined} of {of}")]
+        parts += [" ", make_subline(f"{row.defined} of {of}")]
     return parts
 
 

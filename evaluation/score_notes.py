@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evaluation.numbers import Number
-from evaluation.page import Block, Paragraph, Span, Text, compose_text
+from evaluation.page import Block, Paragraph, Span, Text, compose_text, join_texts
 from evaluation.records import RunPage, SitePage, Withdrawn
 from evaluation.rows import FLOORS, ScoreRow
 from evaluation.score_cells import NOT_ASSESSABLE
@@ -18,101 +18,89 @@ def build_score_notes(
     """All notes that a page's scores need. weak: not assessable. over: hospital -> parts over which means are taken."""
     methods = {row.method for row in page.scores}
     floor = next((name for name in FLOORS if name in methods), "")
-    return [
-        *build_noise_note(max((row.noise for row in page.scores), default=0.0)),
-        *build_number_note(page.number, floor),
-        *build_masks_note(page.structures, page.words, floor),
-        *build_weak_note(weak, page.words, page.structures, page.scored_parts, page.number, page.part_word),
-        *build_parts_note(over, page.words.examples, page.part_word),
-    ]
+    parts = [_describe_parts(page, over)] if over else []
+    kinds = [_describe_masks(page, floor)] if page.structures else []
+    kinds += [_describe_number(page.number, floor)] if page.number else []
+    notes = [*_list_noise(page), *kinds, *_list_weak(page, weak), *parts]
+    return [Paragraph(text, "note") for text in notes]
 
 
-def build_noise_note(noise: float) -> list[Block]:
-    """That scores are of noised counts. noise: 0 = they are not."""
+def build_noise_notes(page: RunPage, weak: Sequence[ScoreRow]) -> list[Block]:
+    """That scores are of noised counts, and which of them rest on too little."""
+    return [Paragraph(text, "note") for text in (*_list_noise(page), *_list_weak(page, weak))]
+
+
+def _list_noise(page: RunPage | SitePage) -> list[Text]:
+    """That scores are of noised counts, if they are."""
+    noise = max((row.noise for row in page.scores), default=0.0)
     text = compose_text(
         "**These scores come from noised counts**: before they left, each hospital added noise to its histograms of "
         "scores (standard deviation over all: up to {noise} patients in a bin). Every patient weighs the same, and the "
         "intervals include the noise.",
         noise=f"{noise:.3g}",
     )
-    return [Paragraph(text, "note")] if noise else []
+    return [text] if noise else []
 
 
-def build_number_note(number: Number | None, floor: str) -> list[Block]:
-    """What is predicted, and how numbers are compared; nothing if methods give classes or masks."""
-    if number is None:
-        return []
-    end = ""
-    if floor:
-        end = " *{floor}*: the median of the hospital's own training labels for every example."
-    text = compose_text(
+def _describe_number(number: Number, floor: str) -> Text:
+    """What is predicted, and how numbers are compared."""
+    end = " *{floor}*: the median of the hospital's own training labels for every example." if floor else ""
+    return compose_text(
         "Predicted is the **{what}**, between {low} and {high}. *MAE*: mean absolute error, and *RMSE*: root of the "
         "mean squared error, both in that unit; lower is better, and a gain is positive if it fell. *correlation*: "
-        "Pearson's, "
-        "of predicted and given; it is not known of noised scores." + end,
+        "Pearson's, of predicted and given; it is not known of noised scores." + end,
         what=f"{number.what}, in {number.unit}" if number.unit else number.what,
-        low=f"{number.low:g}",
-        high=f"{number.high:g}",
+        low=f"{number.low:g}".replace("-", "−"),
+        high=f"{number.high:g}".replace("-", "−"),
         floor=floor,
     )
-    return [Paragraph(text, "note")]
 
 
-def build_masks_note(structures: Sequence[str], words: Words, floor: str) -> list[Block]:
-    """How masks are compared; nothing if methods predict labels."""
-    if not structures:
-        return []
-    several = f" Both are means over {', '.join(structures)}." if len(structures) > 1 else ""
+def _describe_masks(page: RunPage | SitePage, floor: str) -> Text:
+    """How masks are compared."""
+    several = f" Both are means over {', '.join(page.structures)}." if len(page.structures) > 1 else ""
     end = " *{floor}*: one mask for every image, where most of the hospital's own training masks are." if floor else ""
-    text = compose_text(
+    return compose_text(
         "*Dice*: twice the overlap of the method's and the given mask over the sum of both, of all {examples} of a "
         "patient together; 1 is equal, 0 nothing in common. A patient with neither mask does not count. *HD95*: 95th "
         "percentile of the distances between their outlines in {length}, of each {example}, mean over a patient's "
         "{examples}; lower is better, and a gain is positive if it fell. It has no value for a patient in whom the "
-        "method found nothing, so "
-        "read it together with Dice: “5 of 6 patients” are those who have one.{several}" + end,
-        examples=words.examples,
-        example=words.example,
-        length=words.length,
+        "method found nothing, so read it together with Dice: “5 of 6 patients” are those who have one.{several}" + end,
+        examples=page.words.examples,
+        example=page.words.example,
+        length=page.words.length,
         several=several,
         floor=floor,
     )
-    return [Paragraph(text, "note")]
 
 
-def build_weak_note(
-    weak: Sequence[ScoreRow],
-    words: Words,
-    structures: Sequence[str] = (),
-    parts: Sequence[str] = (),
-    number: Number | None = None,
-    word: str = "class",
-) -> list[Block]:
-    """Which hospitals' scores rest on too little. parts: with scores of their own; word: what they are."""
-
-    def describe_support(row: ScoreRow) -> str:
-        with_it = format_count(row.positive_patients, "patient", "patients")
-        if row.defined is not None:
-            return f"{with_it} with {'the rarest of the structures' if len(structures) > 1 else 'the structure'}"
-        if number:
-            return format_count(row.patients, "patient", "patients")
-        if parts:
-            return f"{with_it} {'with the rarest finding' if word == 'finding' else 'of the rarest class'}"
-        counts = f"{format_whole(row.positives)} positive and {format_whole(row.negatives)} negative"
-        positive = format_count(row.positive_patients, "positive patient", "positive patients")
-        return f"{counts} {'patients' if row.noise else words.examples}, {positive}"
-
+def _list_weak(page: RunPage | SitePage, weak: Sequence[ScoreRow]) -> list[Text]:
+    """Which hospitals' scores rest on too little, if any do."""
     if not weak:
         return []
     noise = ", or too much noise," if any(row.noise for row in weak) else ""
     shown = weak if len(weak) <= READABLE else weak[:LISTED]
-    sites = "; ".join(f"{row.sites[0]} ({describe_support(row)})" for row in shown)
+    sites = "; ".join(f"{row.sites[0]} ({_describe_support(page, row)})" for row in shown)
     rest = f"; and {len(weak) - LISTED} others" if len(weak) > READABLE else ""
     text = (
         f" too few{noise} to judge by: {sites}{rest}. Such scores are printed, in italics, and left out of means over "
         "hospitals where others can be assessed."
     )
-    return [Paragraph((NOT_ASSESSABLE, text), "note")]
+    return [(NOT_ASSESSABLE, text)]
+
+
+def _describe_support(page: RunPage | SitePage, row: ScoreRow) -> str:
+    """How little a score rests on."""
+    with_it = format_count(row.positive_patients, "patient", "patients")
+    if row.defined is not None:
+        return f"{with_it} with {'the rarest of the structures' if len(page.structures) > 1 else 'the structure'}"
+    if page.number:
+        return format_count(row.patients, "patient", "patients")
+    if page.scored_parts:
+        return f"{with_it} {'with the rarest finding' if page.part_word == 'finding' else 'of the rarest class'}"
+    counts = f"{format_whole(row.positives)} positive and {format_whole(row.negatives)} negative"
+    positive = format_count(row.positive_patients, "positive patient", "positive patients")
+    return f"{counts} {'patients' if row.noise else page.words.examples}, {positive}"
 
 
 CUTS_NOTE = (
@@ -135,15 +123,13 @@ CLASSES_NOTE = (
 PART_NOTES = {"cut": CUTS_NOTE, "finding": FINDINGS_NOTE, "class": CLASSES_NOTE}
 
 
-def build_parts_note(over: Mapping[str, Sequence[str]], examples: str, word: str) -> list[Block]:
+def _describe_parts(page: RunPage | SitePage, over: Mapping[str, Sequence[str]]) -> Text:
     """Over which classes, cuts or findings means are taken, by hospital."""
-    if not over:
-        return []
-    parts: list[Text] = []
-    for place, (site, names) in enumerate(over.items()):
-        parts += [(Span(site, "b"), ": ") if len(over) > 1 else "", ", ".join(names)]
-        parts.append("." if place == len(over) - 1 else "; ")
-    return [Paragraph(compose_text(PART_NOTES[word], examples=examples, parts=tuple(parts)), "note")]
+    several = len(over) > 1
+    parts = join_texts(
+        ((Span(site, "b") if several else "", ": " * several, ", ".join(over[site])) for site in over), "; "
+    )
+    return compose_text(PART_NOTES[page.part_word], examples=page.words.examples, parts=(parts, "."))
 
 
 def describe_adaptation(structures: Sequence[str], field: str) -> Text:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from evaluation.classes import KINDS
 from evaluation.gap_figure import draw_gap_shares
 from evaluation.grid import ColumnPatients, column_name
 from evaluation.harmony import Harmony, SpaceRow
+from evaluation.measures import list_further_measures
 from evaluation.page import (
     Block,
     Cell,
@@ -23,10 +25,11 @@ from evaluation.page import (
     Table,
     Text,
     compose_text,
+    make_subline,
     make_table,
     number_column,
-    small_line,
 )
+from evaluation.records import RunPage, SitePage
 from evaluation.rows import PRIVATE, GapRow, PairRow, ScoreRow
 from evaluation.score_cells import (
     DASH,
@@ -68,19 +71,19 @@ WORTH_NOTE = (
 )
 
 
-def build_further_table(
-    measures: Sequence[str], methods: Sequence[str], grid: Grid, column: str, reference: str, examples: str
-) -> list[Block]:
+def build_further_table(page: RunPage | SitePage, grid: Grid, column: str) -> list[Block]:
     """The measures at the threshold, and of the probabilities: a row for each method. column: of the grid."""
+    measures = list_further_measures(page.scores)
     if not measures:
         return []
 
     def say_score(measure: str, method: str) -> Cell:
-        return score_cell(grid.get((measure, method, column)), reference, is_marked=False)
+        return score_cell(grid.get((measure, method, column)), page.reference, is_marked=False)
 
+    methods = dict.fromkeys(row.method for row in page.scores)
     fields: Fields = [("method", str), *((number_column(measure), partial(say_score, measure)) for measure in measures)]
     label = "At the threshold, and the probabilities themselves"
-    return [make_table(label, _explain_further(measures, examples), methods, fields, method=str)]
+    return [make_table(label, _explain_further(measures, page.words.examples), methods, fields, method=str)]
 
 
 def _explain_further(measures: Sequence[str], examples: str) -> Text:
@@ -118,45 +121,34 @@ SPECIFICITY = {
 
 
 def build_part_tables(
-    parts: Sequence[str],
-    word: str,
-    kinds: Sequence[str],
-    methods: Sequence[str],
-    grid: Grid,
-    patients: Mapping[tuple[str, str], ColumnPatients],
-    column: str,
-    reference: str,
-    examples: str,
+    page: RunPage | SitePage, grid: Grid, patients: Mapping[tuple[str, str], ColumnPatients], column: str
 ) -> list[Block]:
-    """A table for each measure of single classes, cuts or findings. word: what parts are. column: of the grid."""
+    """A table for each measure of single classes, cuts or findings. column: of the grid."""
+    word, methods = page.part_word, dict.fromkeys(row.method for row in page.scores)
 
     def name_part(kind: str, part: str) -> Text:
         known = patients.get((f"{kind} {part}", column))
         if known is None:
             return part
-        count = small_line(_count_patients(known.positive_patients))
+        count = make_subline(_count_patients(known.positive_patients))
         return (part, count) if known.assessable else (part, count, " ", NOT_ASSESSABLE)
 
+    def say_score(kind: str, method: str, part: str) -> Cell:
+        return score_cell(grid.get((f"{kind} {part}", method, column)), page.reference, is_marked=False)
+
     tables: list[Block] = []
-    for place, kind in enumerate(kinds):
+    for place, kind in enumerate(KINDS):
         caption = f"{kind} {PART_CAPTIONS[word]}{'' if place else ': value and 95 % interval over patients'}."
         if kind == "sensitivity":
-            caption += (
-                f" The share of its {examples} that are recognised{', from this grade on' if word == 'cut' else ''}."
-            )
+            grade = ", from this grade on" if word == "cut" else ""
+            caption += f" The share of its {page.words.examples} that are recognised{grade}."
         elif kind == "specificity":
-            caption += f" {SPECIFICITY[word].format(examples)}"
-        columns = [Column(word), *map(method_column, methods)]
-        rows = [
-            Row(
-                [
-                    name_part(kind, part),
-                    *(score_cell(grid.get((f"{kind} {part}", m, column)), reference, is_marked=False) for m in methods),
-                ]
-            )
-            for part in parts
+            caption += f" {SPECIFICITY[word].format(page.words.examples)}"
+        fields: Fields = [
+            (word, partial(name_part, kind)),
+            *((method_column(method), partial(say_score, kind, method)) for method in methods),
         ]
-        tables.append(Table(f"{kind} by {word}", caption, columns, rows, look="grid"))
+        tables.append(make_table(f"{kind} by {word}", caption, page.scored_parts, fields, look="grid"))
     return tables
 
 
@@ -169,13 +161,13 @@ def patients_lines(patients: ColumnPatients | None, *, has_classes: bool) -> Tex
     """The test patients of a column; nothing where no method was scored. has_classes: of more than two."""
     if patients is None:
         return ""
-    lines: list[Text] = [small_line(_count_patients(patients.patients))]
+    lines: list[Text] = [make_subline(_count_patients(patients.patients))]
     if has_classes:
         return tuple(lines)
     if not patients.masks:
-        lines += [" ", small_line(f"{format_span(patients.positives)} +, {format_span(patients.negatives)} −")]
+        lines += [" ", make_subline(f"{format_span(patients.positives)} +, {format_span(patients.negatives)} −")]
     elif patients.positive_patients[0] < patients.patients[1]:
-        lines += [" ", small_line(f"{format_span(patients.positive_patients)} with it")]
+        lines += [" ", make_subline(f"{format_span(patients.positive_patients)} with it")]
     return tuple(lines)
 
 
@@ -190,15 +182,17 @@ def build_pair_folds(
         f"By how much the method of a row is better in {measure} than that of a column, on the same patients, with "
         f"{interval}; grey if that contains 0."
     )
+
+    def say_gain(gains: Mapping[tuple[str, str], PairRow], other: str, method: str) -> Cell:
+        return _pair_cell(gains.get((method, other)))
+
     folds: list[Block] = []
     for place, (column, gains) in enumerate(columns.items()):
-        name = column.lstrip("/")
-        rows = [
-            Row([method, *(_pair_cell(gains.get((method, other))) for other in methods)], method) for method in methods
-        ]
-        text = f"{measure} at {column}: row minus column." if place else caption
-        heads = [Column("method"), *map(method_column, methods)]
-        folds.append(Fold(name, [Table(f"any two methods, {name}", text, heads, rows, look="grid")], is_open=not place))
+        name, text = column.lstrip("/"), f"{measure} at {column}: row minus column." if place else caption
+        heads = [(method_column(other), partial(say_gain, gains, other)) for other in methods]
+        fields: Fields = [("method", str), *heads]
+        table = make_table(f"any two methods, {name}", text, methods, fields, method=str, look="grid")
+        folds.append(Fold(name, [table], is_open=not place))
     return folds
 
 
@@ -234,20 +228,18 @@ def build_space_blocks(harmony: Harmony, *, is_run: bool) -> list[Block]:
 
 def _build_space_table(harmony: Harmony, *, is_run: bool) -> Table:
     """The effect of each translation."""
+
+    def name_space(row: SpaceRow) -> Text:
+        return (row.space, make_subline(row.translator)) if row.translator not in ("", row.space) else row.space
+
+    def say_figure(name: str, row: SpaceRow) -> str:
+        return format_number(row.figure(name))
+
     fields: Fields = [
-        (
-            "space",
-            lambda row: (row.space, small_line(row.translator)) if row.translator not in ("", row.space) else row.space,
-        ),
+        ("space", name_space),
         *([("hospital", lambda row: row.site)] if is_run else []),
         ("used", _describe_use),
-        *(
-            (
-                number_column(head),
-                lambda row, name=name: DASH if math.isnan(row.figure(name)) else format_number(row.figure(name)),
-            )
-            for name, head in harmony.columns.items()
-        ),
+        *((number_column(head), partial(say_figure, name)) for name, head in harmony.columns.items()),
     ]
     empty = "No translation was asked for." if is_run or not harmony.target else TARGET
     return make_table("Image spaces", SPACES, harmony.rows, fields, empty=empty)
@@ -255,8 +247,8 @@ def _build_space_table(harmony: Harmony, *, is_run: bool) -> Table:
 
 def _describe_use(row: SpaceRow) -> Text:
     """Whether a translation is used."""
-    use: Text = (VETOED, small_line(", ".join(row.reasons))) if row.vetoed else "yes"
-    return (use, small_line(row.note)) if row.note else use
+    use: Text = (VETOED, make_subline(", ".join(row.reasons))) if row.vetoed else "yes"
+    return (use, make_subline(row.note)) if row.note else use
 
 
 def share_text(row: GapRow | None) -> Text:
@@ -266,7 +258,7 @@ def share_text(row: GapRow | None) -> Text:
     if row.why:
         return Span("not known", "note")
     interval = f"{format_hundredths(row.share_low)} – {format_hundredths(row.share_high)}"
-    return (Span(format_hundredths(row.share), "value"), small_line(interval))
+    return (Span(format_hundredths(row.share), "value"), make_subline(interval))
 
 
 def build_share_blocks(rows: Sequence[GapRow], notes: Mapping[str, str]) -> list[Block]:
@@ -279,7 +271,7 @@ def build_share_blocks(rows: Sequence[GapRow], notes: Mapping[str, str]) -> list
     table_rows = []
     for raw in dict.fromkeys(row.untranslated for row in rows):
         lines = [row for row in rows if row.untranslated == raw]
-        oracle = (lines[0].oracle, small_line(f"the oracle, over {raw}: the gap"))
+        oracle = (lines[0].oracle, make_subline(f"the oracle, over {raw}: the gap"))
         table_rows.append(Row([oracle, *(_gap_text(grid.get((lines[0].method, column))) for column in names)]))
         for method in dict.fromkeys(row.method for row in lines):
             worths = (_worth_text(grid.get((method, column))) for column in names)

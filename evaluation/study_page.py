@@ -23,9 +23,9 @@ from evaluation.page import (
     Text,
     compose_text,
     join_texts,
+    make_subline,
     make_table,
     number_column,
-    small_line,
 )
 from evaluation.rendering import render_page
 from evaluation.rows import FLOORS
@@ -169,7 +169,7 @@ def _build_overall_table(numbers: _Numbers, measure: str) -> Table:
     methods = [*numbers.order, *numbers.floors]
 
     def name_case(case: StudyCase) -> Text:
-        seeds = small_line(format_count(len(_list_finished(case.runs)), "seed", "seeds"))
+        seeds = make_subline(format_count(len(_list_finished(case.runs)), "seed", "seeds"))
         return (case.name, seeds, NOT_ASSESSABLE if (case.name, measure, POOLED) in numbers.weak else "")
 
     fields: Fields = [
@@ -297,8 +297,8 @@ def _build_case_table(numbers: _Numbers, case: StudyCase, measure: str, columns:
         title: list[Text] = [TITLES.get(column, column)]
         if known := numbers.ranges.get((case.name, measure, column)):
             which = "with the structure" if numbers.page.masks else "positive"
-            title.append(small_line(f"{format_span(known.patients)} patients"))
-            title.append(small_line(f"{format_span(known.positives)} {which}"))
+            title.append(make_subline(f"{format_span(known.patients)} patients"))
+            title.append(make_subline(f"{format_span(known.positives)} {which}"))
         return (*title, NOT_ASSESSABLE if (case.name, measure, column) in numbers.weak else "")
 
     fields: Fields = [
@@ -324,7 +324,7 @@ def _build_worth_table(
 
     def name_line(line: str) -> Text:
         first = say_worth(line, columns[0])
-        return (line, small_line(f"{first.untranslated} to {first.oracle}") if first else "")
+        return (line, make_subline(f"{first.untranslated} to {first.oracle}") if first else "")
 
     fields: Fields = [
         ("line", name_line),
@@ -347,8 +347,8 @@ def _worth_text(worth: Worth | None) -> Text:
     share: list[Text] = [Span("not known", "note")]
     if not math.isnan(worth.share.share):
         low, high = format_hundredths(worth.share.low), format_hundredths(worth.share.high)
-        share = [Span(format_hundredths(worth.share.share), "value"), small_line(f"{low} – {high}")]
-    return (*share, Span(_interval_text(worth.gain), "sub gain"), small_line("of ", _interval_text(worth.gap)))
+        share = [Span(format_hundredths(worth.share.share), "value"), make_subline(f"{low} – {high}")]
+    return (*share, Span(_interval_text(worth.gain), "sub gain"), make_subline("of ", _interval_text(worth.gap)))
 
 
 def _build_outside_tables(numbers: _Numbers, case: StudyCase) -> list[Block]:
@@ -419,15 +419,15 @@ def _seed_cell(numbers: _Numbers, case: StudyCase, method: str, measure: str, co
     value, gain = cell.value, cell.gain
     parts: list[Text] = [Span(format_number(value.mean), "value")]
     if not math.isnan(value.std):
-        parts += [f" ± {format_number(value.std)} ", small_line(f"95 %: ± {format_number(value.half)}")]
+        parts += [f" ± {format_number(value.std)} ", make_subline(f"95 %: ± {format_number(value.half)}")]
     if method != case.reference and gain.n:
         parts += [" ", Span(_deviation_text(gain), "sub gain")]
         if gain.n > 1:
-            parts += [" ", small_line(f"better in {gain.better} of {gain.n}")]
+            parts += [" ", make_subline(f"better in {gain.better} of {gain.n}")]
     if value.n < seeds:
-        parts += [" ", small_line(f"{format_count(value.n, 'seed has', 'seeds have')} a value")]
+        parts += [" ", make_subline(f"{format_count(value.n, 'seed has', 'seeds have')} a value")]
     if not cell.assessable:
         parts += [] if (case.name, measure, column) in numbers.weak else [" ", NOT_ASSESSABLE]
     elif cell.assessable < seeds:
-        parts += [" ", small_line(f"assessable in {cell.assessable} of {seeds}")]
+        parts += [" ", make_subline(f"assessable in {cell.assessable} of {seeds}")]
     return Cell(tuple(parts), "" if cell.assessable == seeds else "weak")

@@ -27,18 +27,18 @@ class Words:
 
 
 def format_number(value: float) -> str:
-    """Three decimals; an en dash for NaN and infinity."""
-    return f"{value:.3f}" if math.isfinite(value) else "–"
+    """Three decimals, a true minus; an en dash for NaN and infinity."""
+    return f"{value:.3f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
 def format_decibel(value: float) -> str:
-    """One decimal; an en dash for NaN, "∞" where two images are equal."""
-    return f"{value:.1f}" if math.isfinite(value) else "∞" if value == math.inf else "–"
+    """One decimal, a true minus; an en dash for NaN, "∞" where two images are equal."""
+    return f"{value:.1f}".replace("-", "−") if math.isfinite(value) else "∞" if value == math.inf else "–"
 
 
 def format_figures(value: float) -> str:
-    """Four significant figures; an en dash for NaN and infinity."""
-    return f"{value:.4g}" if math.isfinite(value) else "–"
+    """Four significant figures, true minus signs; an en dash for NaN and infinity."""
+    return f"{value:.4g}".replace("-", "−") if math.isfinite(value) else "–"
 
 
 def format_signed(value: float) -> str:

@@ -17,9 +17,10 @@ from evaluation.drawing import png_uri
 from evaluation.progress_page import RunProgress, RunState, StageLine, TaskLine, render_progress_page
 from evaluation.records import Command, SitePage, SplitCount
 from evaluation.rendering import render_page
-from evaluation.report import OutsideDetails, render_outside_page
+from evaluation.report import render_site_page
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.run_list import HospitalModel, RunLine, Training, render_run_list
+from evaluation.site_page import OutsideDetails
 from evaluation.study import StudyCase, StudyPage, StudyRow, StudyRun
 from evaluation.study_page import render_study_page
 from evaluation.wording import Words
@@ -105,7 +106,7 @@ def _make_outside() -> str:
     rows = (_row("west", 0.5, measure="Dice"),)
     split = (SplitCount("all patients", 6, 24, 0),)
     page = SitePage("t", "west", "r", DATE, True, "", split, rows, (), (), structures=("disc",))
-    return render_outside_page(page, OutsideDetails((AdaptedLine("ours", "routing", ("a", "(shared)")),), "images.fit"))
+    return render_site_page(page, OutsideDetails((AdaptedLine("ours", "routing", ("a", "(shared)")),), "images.fit"))
 
 
 def _make_run_list() -> str:

@@ -292,7 +292,8 @@ function addSlider(box) {
   const show = () => {
     const shown = views[slider.value - 1];
     for (const view of views) view.hidden = view !== shown;
-    const place = `${shown.dataset.name}, ${slider.value} of ${views.length}`;
+    const title = shown.dataset.name; // "slice 3": the number is its place too, unless slices before it are left out
+    const place = `${title}${title.endsWith(` ${slider.value}`) ? "" : `, ${slider.value}`} of ${views.length}`;
     name.textContent = slider.ariaValueText = shown === worst ? `${place}, the worst` : place;
   };
   slider.addEventListener("input", show);

@@ -18,7 +18,19 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut
 
 from evaluation.drawing import png_uri
-from evaluation.page import Block, Code, Items, Look, Looks, Page, Paragraph, Section, Span, Text, compose_text
+from evaluation.page import (
+    Block,
+    Code,
+    Items,
+    Page,
+    Paragraph,
+    Section,
+    Span,
+    Text,
+    ZoomImage,
+    ZoomImages,
+    compose_text,
+)
 from evaluation.rendering import render_page
 from pipelines.batch.layouts_file import format_layout_entry
 from privacy.deidentify.burned import Blanked, decode_pixels, shown_as
@@ -157,8 +169,8 @@ def _build_unknown_section(layout: UnknownLayout) -> Section:
     )
     step = 100 if max(layout.rows, layout.columns) > 400 else 50
     alt = "image without rectangles"
-    look = Look(layout.name, layout.picture, alt, layout.rows, layout.columns, step=step)
-    return Section(f"No rectangles yet: {layout.layout}", [Paragraph(advice), Code(layout.entry), Looks([look])])
+    look = ZoomImage(layout.name, layout.picture, alt, layout.rows, layout.columns, step=step)
+    return Section(f"No rectangles yet: {layout.layout}", [Paragraph(advice), Code(layout.entry), ZoomImages([look])])
 
 
 def _build_image_section(image: SheetImage, title: str) -> Section:
@@ -169,11 +181,11 @@ def _build_image_section(image: SheetImage, title: str) -> Section:
         end = f", {view.title}" if view.title else ""
         size = image.rows, image.columns
         blocks.append(
-            Looks(
+            ZoomImages(
                 [
-                    Look(f"Before{end}", view.before, "before blanking", *size, boxes),
-                    Look(f"After{end}", view.after, "after blanking", *size),
-                    Look(f"Stretched{end}", view.stretched, "after blanking, contrast stretched", *size),
+                    ZoomImage(f"Before{end}", view.before, "before blanking", *size, boxes),
+                    ZoomImage(f"After{end}", view.after, "after blanking", *size),
+                    ZoomImage(f"Stretched{end}", view.stretched, "after blanking, contrast stretched", *size),
                 ]
             )
         )

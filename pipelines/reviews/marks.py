@@ -180,9 +180,9 @@ class _CaseParser(HTMLParser):
         self.digest, self.run, self.cases = "", "", list[ShownCase]()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Read what sections and articles say of themselves."""
+        """Read what the summary of marks and articles say of themselves."""
         values = {name: value or "" for name, value in attrs}
-        if tag == "section" and "data-cases" in values:
+        if "data-cases" in values:
             self.digest, self.run = values["data-cases"], values.get("data-run", "")
         elif tag == "article" and "data-case" in values:
             names = ("data-case", "data-label", "data-predicted")

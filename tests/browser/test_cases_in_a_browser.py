@@ -28,17 +28,17 @@ SHOWN = """return [...document.querySelectorAll("article.case")].map((case_) =>
     .map((view) => view.dataset.name) : null)"""
 
 
-def make_views(number: int) -> list[View]:
-    """Slices of a patient, from 10 on; the last case has one."""
+def make_views(number: int, start: int) -> list[View]:
+    """Slices of a patient, from `start` on; the last case has one."""
     count = 1 if number == len(ANSWERS) - 1 else SLICES
     pictures = [contact_sheet([Tile(np.eye(8) * place, f"slice {place}")], title="") for place in range(count)]
-    return [View(f"slice {10 + place}", picture) for place, picture in enumerate(pictures)]
+    return [View(f"slice {start + place}", picture) for place, picture in enumerate(pictures)]
 
 
-def make_page(is_wrong: list[bool | None]) -> str:
+def make_page(is_wrong: list[bool | None], start: int = 10) -> str:
     cases = []
     for number, wrong in enumerate(is_wrong):
-        views = make_views(number)
+        views = make_views(number, start)
         worst = min(WORST, len(views) - 1)
         cases.append(
             Case(f"patient{number}", "given", "answered", views, worst, len(views) + 7, "slices", is_wrong=wrong)
@@ -82,6 +82,14 @@ def test_each_case_shows_its_worst_slice_and_keys_lead_through_them_in_their_ord
     assert seen == [f"slice {10 + place}" for place in (0, 1, 2, 3, 4, 4, 3)]
     assert sliders[0].get_attribute("aria-valuetext") == "slice 13, 4 of 5, the worst"
     assert page.get_log("browser") == []
+
+
+def test_the_number_of_a_slice_is_said_once_where_all_slices_are_there(browser, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(make_page([True], start=1), encoding="utf-8")
+    open_page(browser, path.as_uri())
+    slider = browser.find_element("css selector", "article.case [type=range]")
+    assert slider.get_attribute("aria-valuetext") == f"slice {1 + WORST} of {SLICES}, the worst"
 
 
 def test_wrong_cases_and_unsure_ones_are_shown_apart_by_keyboard(page):

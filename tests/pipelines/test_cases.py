@@ -90,7 +90,7 @@ def test_a_case_of_a_volume_shows_its_slices_and_begins_where_most_of_the_mask_i
     assert len(articles) == len(shown.cases) > 1
     for article in articles:
         names = re.findall(r'data-slice="(\d+)" data-name="slice (\d+)"', article)
-        assert sorted(names) == [(str(place), str(place)) for place in range(8)], "all slices, each once"
+        assert sorted(names) == [(str(place), str(place + 1)) for place in range(8)], "all slices, each once, from 1"
         assert "7 other slices of 8" in article.partition("data-slice")[2]
         captions = re.findall(r"<figcaption>\w+, slice (\d+)", article)
         assert captions == [name for _, name in names], "each slice is what it is called"

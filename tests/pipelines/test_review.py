@@ -22,8 +22,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.cases import Case, Cases
-from evaluation.rendering import _make_environment, read_script, write_digest
+from evaluation.cases import Case, Cases, build_cases_section
+from evaluation.page import Page
+from evaluation.rendering import read_script, render_page, write_digest
 from pipelines.review import main
 from pipelines.reviews.marks import (
     MARKS,
@@ -139,7 +140,7 @@ def test_marks_are_written_beside_the_page_with_who_when_and_of_what_and_counted
     answer = mark(served, 0, "disagree", "a vessel")
     assert answer["summary"] == ["A. Berg: 2 of 3 seen: 1 disagree, 1 unsure."]
     page = (hospital / "report.html").read_text()
-    assert '<p id="reviewed" role="status"><!--marks-->A. Berg: 2 of 3 seen: 1 disagree, 1 unsure.<' in page
+    assert "<!--marks-->A. Berg: 2 of 3 seen: 1 disagree, 1 unsure.<!--end of marks--></p>" in page
     (stored,) = [m for m in read_marks(hospital) if m.opinion == "disagree"]
     shown = read_cases(page)
     assert (stored.case, stored.note, stored.reviewer) == (shown.cases[0].code, "a vessel", "A. Berg")
@@ -285,16 +286,14 @@ def test_hostile_words_are_text_on_the_page(served, hospital):
 def test_a_hostile_case_is_text_on_the_page_and_read_back_as_it_was():
     case = Case(EVIL, f'"{EVIL}', f"'{EVIL}")
     cases = Cases("run", EVIL, "by chance", 1, [case], None, "command")
-    template = "{% import 'cases.html' as c %}{{ c.section(cases) }}"
-    text = _make_environment().from_string(template).render(cases=cases)
+    text = render_page(Page("t", "h", "f", build_cases_section(cases)))
     assert "<img" not in text and read_cases(text).cases == ((EVIL, f'"{EVIL}', f"'{EVIL}"),)
 
 
 @pytest.mark.parametrize(("patients", "has_others"), [(3, False), (4, True)])
 def test_right_and_sure_is_said_of_others_where_there_are_some(patients, has_others):
     cases = Cases("run", "local", "by chance", patients, [], None, "command", 1, 2, 0.75, "slice")
-    template = "{% import 'cases.html' as c %}{{ c.section(cases) }}"
-    text = _make_environment().from_string(template).render(cases=cases)
+    text = render_page(Page("t", "h", "f", build_cases_section(cases)))
     assert ("On the others it is right and sure." in text) == has_others
 
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from evaluation.adaptation import AdaptedLine, adaptation_curves
 from evaluation.records import RunPage, SitePage, SplitCount
-from evaluation.report import OutsideDetails, render_coordinator_page, render_outside_page, select_best_rows
+from evaluation.report import render_coordinator_page, render_site_page
 from evaluation.rows import ScoreRow
+from evaluation.site_page import OutsideDetails, select_best_rows
 from pipelines.coordinator.audits import InversionAttempt, Inverted
 from pipelines.coordinator.report.external_sites import find_field_setting
 from pipelines.coordinator.report.methods import build_inversion_rows
@@ -282,7 +283,7 @@ def test_both_pages_say_whether_masks_found_the_field_of_view(cut):
     whole = RunPage("t", "r", "d", "w", True, "", left=(), settings="", outside=(there,), field=cut, **none)
     pages = (
         render_coordinator_page(RunPage(**{**vars(whole), "structures": ("disc",)})),
-        render_outside_page(
+        render_site_page(
             site_of(row("routing", 0.5)), OutsideDetails((AdaptedLine("routing", "routing", ("a", "(shared)")),), cut)
         ),
     )
@@ -318,8 +319,8 @@ def test_inversion_stands_on_the_coordinators_page_with_the_mean_image_beside_it
         low = means["mean image"]
         for name in means.keys() - {"mean image"}:
             psnr, low_psnr, ssim, low_ssim, better = table[one["method"], one["site"], name]
-            assert (psnr, ssim) == (f"{means[name]['psnr']:.1f}", f"{means[name]['ssim']:.3f}")
-            assert (low_psnr, low_ssim) == (f"{low['psnr']:.1f}", f"{low['ssim']:.3f}")
+            assert (psnr, ssim.replace("−", "-")) == (f"{means[name]['psnr']:.1f}", f"{means[name]['ssim']:.3f}")
+            assert (low_psnr, low_ssim.replace("−", "-")) == (f"{low['psnr']:.1f}", f"{low['ssim']:.3f}")
             assert better == f"{means[name]['better']} of 1"
 
 

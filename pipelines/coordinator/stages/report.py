@@ -316,7 +316,7 @@ def _describe_run(world: World) -> str:
     methods = "no model is trained"
     if config.train.methods:
         methods = (
-            f"{len(config.train.methods)} methods ({', '.join(config.train.methods)}), "
+            f"{format_count(len(config.train.methods), 'method', 'methods')} ({', '.join(config.train.methods)}), "
             f"{_describe_rounds(config.train)}, checkpoint {config.evaluate.checkpoint}"
         )
     return f"{inside}{outside_words}, {methods}. {_describe_promise(config.privacy)}"

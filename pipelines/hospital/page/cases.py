@@ -14,7 +14,7 @@ from torch import Tensor
 from evaluation.cases import MOST_CASES, MOST_UNSURE, Case, Cases
 from evaluation.decision import Decision
 from evaluation.tiles import Tile
-from evaluation.wording import format_number
+from evaluation.wording import format_figures, format_number
 from federation.findings import UNKNOWN, YES, decode_findings
 from federation.task import STEPS
 from pipelines.data.cohort import Cohort
@@ -197,7 +197,7 @@ def _measure_errors(cohort: Cohort, y: Tensor, p: Tensor) -> Answers:
         unit = number.shown_unit
 
         def say_number(place: int) -> str:
-            return f"{number.value_at(float(p[place, 0])):.4g} {unit}".strip()
+            return f"{format_figures(number.value_at(float(p[place, 0])))} {unit}".strip()
 
         return Answers((p[:, 0] - y.double() / STEPS).abs(), None, f"by the difference in {number.what}", say_number)
     classes = label_names(cohort)
@@ -273,7 +273,7 @@ def _build_tiles(
 def _describe_features(features: Mapping[str, np.ndarray], row: int) -> str:
     """A line of a table in words: its numbers, and the values of its categories."""
     parts = [
-        f"{name} {float(values[row]):.4g}" if " = " not in name else name
+        f"{name} {format_figures(float(values[row]))}" if " = " not in name else name
         for name, values in features.items()
         if " = " not in name or float(values[row]) > 0.5
     ]

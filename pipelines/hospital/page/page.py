@@ -26,9 +26,10 @@ from evaluation.overlap import Overlaps, list_measures
 from evaluation.patients import compute_characteristics, draw_features_by_class
 from evaluation.protocols import Evidence, Table
 from evaluation.records import Command, Model, Quarantined, SitePage, SplitCount, Withdrawn
-from evaluation.report import OutsideDetails, render_outside_page, render_site_page, select_best_rows
+from evaluation.report import render_site_page
 from evaluation.rows import MEAN_MASK, MEDIAN
 from evaluation.scoring import label_measures, score_rows
+from evaluation.site_page import OutsideDetails, select_best_rows
 from evaluation.volumes import SizeSection
 from evaluation.wording import Words
 from pipelines.data.cohort import Cohort
@@ -306,7 +307,7 @@ def _render_page(page: SitePage, scope: Scope, question: Report) -> str:
     target: Target | None = value_or_none(question.target)
     went = adapted_lines(scope.lines, scope.cohort, target, question.names)
     outlines = tuple(adapted_sheets(scope.lines, scope.cohort, target, _list_structures(question)))
-    return render_outside_page(page, OutsideDetails(went, question.field, outlines))
+    return render_site_page(page, OutsideDetails(went, question.field, outlines))
 
 
 def _page_title(hospital: Hospital, title_of_run: str) -> str:

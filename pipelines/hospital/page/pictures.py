@@ -10,6 +10,7 @@ import torch
 from evaluation.drawing import Picture
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
+from evaluation.wording import format_figures
 from federation.findings import UNKNOWN, YES, decode_findings
 from federation.task import STEPS
 from pipelines.data.cohort import Cohort
@@ -18,7 +19,7 @@ from pipelines.data.label_numbers import read_range
 from pipelines.data.stored import class_numbers, finding_names, label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.page.looks import Look, build_finding_looks, build_look
-from pipelines.hospital.page.tiles import build_mask_tile, stretch_colours
+from pipelines.hospital.page.tiles import build_mask_tile, number_slice, stretch_colours
 from pipelines.requests.methods import TableLine
 
 TILES = 12
@@ -83,7 +84,7 @@ def build_tile(
     """
     label = describe_label(cohort, row)
     plane = select_plane(cohort, row) if plane is None else plane
-    place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
+    place = f", slice {number_slice(cohort, row, plane)}" if cohort.lesion.dim() > 2 else ""
     image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
     image = stretch_colours(cohort, image if seen is None else seen)
     masks = (mask[row] if plane is None else mask[row][plane] for mask in (cohort.lesion, cohort.gland))
@@ -109,7 +110,7 @@ def describe_label(cohort: Cohort, row: int) -> str:
         return ", ".join(shown) or "no finding"
     if (number := read_range(cohort.recipe)) is None:
         return label_names(cohort)[int(cohort.labels[row])]
-    return f"{number.value_at(int(cohort.labels[row]) / STEPS):.4g} {number.shown_unit}".strip()
+    return f"{format_figures(number.value_at(int(cohort.labels[row]) / STEPS))} {number.shown_unit}".strip()
 
 
 def select_plane(cohort: Cohort, row: int) -> int | None:

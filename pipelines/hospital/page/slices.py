@@ -12,7 +12,7 @@ from evaluation.drawing import Picture
 from evaluation.pictures import SIDE, contact_rows
 from evaluation.tiles import Tile
 from pipelines.data.cohort import Cohort
-from pipelines.hospital.page.tiles import PLACED
+from pipelines.hospital.page.tiles import PLACED, number_slice
 from pipelines.hospital.segmentation import kind_of, words_of_kind
 
 MOST_VIEWS = 12
@@ -77,10 +77,10 @@ def name_examples(cohort: Cohort) -> str:
 def _name_view(cohort: Cohort, around: Around, place: int) -> str:
     """ "slice 3", by its place in the study where it has one."""
     plane, kind = around.planes[place], kind_of(cohort)
-    if plane is not None:
-        return f"slice {plane}"
-    where = int(cohort.position[around.rows[place]]) if kind in PLACED else place + 1
-    return f"{words_of_kind(kind).example} {where}"
+    if plane is None and kind not in PLACED:
+        return f"{words_of_kind(kind).example} {place + 1}"
+    word = "slice" if plane is not None else words_of_kind(kind).example
+    return f"{word} {number_slice(cohort, around.rows[place], plane)}"
 
 
 def _take_around(length: int, place: int, most: int) -> list[int]:

@@ -39,13 +39,18 @@ def build_mask_tile(
         image, which = image[:, plane], [mask[plane] for mask in which]
     colour = len(image) == 3 and kind_of(cohort) != "slices"  # slices may have their neighbours beside them
     image = stretch_colours(cohort, image)
-    place = f", slice {int(cohort.position[row]) if plane is None else plane}" if kind_of(cohort) in PLACED else ""
+    place = f", slice {number_slice(cohort, row, plane)}" if kind_of(cohort) in PLACED else ""
     return Tile(
         image=((image.permute(1, 2, 0) + 1) / 2).numpy() if colour else image[len(image) // 2].numpy(),
         caption=f"{text}{cohort.patients[int(cohort.patient[row])][:8]}{place}",
         given_mask=which[0].numpy(),
         predicted_mask=None if predicted_mask is None else which[1].numpy(),
     )
+
+
+def number_slice(cohort: Cohort, row: int, plane: int | None) -> int:
+    """The number of a slice for a reader, from 1. plane: of a volume; None = the row is a slice."""
+    return 1 + (int(cohort.position[row]) if plane is None else plane)
 
 
 def stretch_colours(cohort: Cohort, image: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,303 @@
+"""A hospital's own page, in the federation or outside: its sections in their order. It stays at that hospital."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from evaluation.adaptation import AdaptedLine
+from evaluation.answers import site_answers
+from evaluation.answers_section import build_answers, build_banner
+from evaluation.cases import build_cases_section
+from evaluation.classes import list_mean_classes
+from evaluation.common_sections import build_commands_section, build_figures_section
+from evaluation.drawing import Picture
+from evaluation.grid import column_patients, rows_by_column, weak_rows
+from evaluation.leaving import compute_totals
+from evaluation.measures import list_leading_measures, list_whole_measures, select_whole_rows
+from evaluation.notices import row_notes
+from evaluation.overlap import HD95
+from evaluation.page import (
+    Block,
+    Cell,
+    Column,
+    Fields,
+    Page,
+    Paragraph,
+    Section,
+    SideBySide,
+    Span,
+    compose_text,
+    make_table,
+    number_column,
+)
+from evaluation.privacy_blocks import build_privacy_section
+from evaluation.records import SitePage
+from evaluation.rows import PRIVATE, ScoreRow
+from evaluation.score_cells import DASH, named_method, score_cell
+from evaluation.score_notes import build_score_notes, describe_adaptation
+from evaluation.score_tables import build_further_table, build_part_tables, build_share_blocks, build_space_blocks
+from evaluation.site_patients import (
+    build_images_section,
+    build_patients_section,
+    build_quarantine_section,
+    build_sizes_section,
+    build_withdrawn_section,
+)
+from evaluation.wording import format_figures, format_moment, format_number, format_size, format_whole
+
+NOTED = compose_text(
+    "Recorded here, round by round, during training. Notes are not sent; the content of the methods' replies is under "
+    "[what left](#left) (PGFed's contain its alpha)."
+)
+LEFT = compose_text(
+    "What this hospital sent in response to each request. Bytes are those of the serialized replies; each of them is "
+    "in `ledger.jsonl` in this hospital's folder."
+)
+
+TRANSLATED = (
+    " It got the shared images too, and trained a translator of its own on them, without labels: [Image "
+    "spaces](#spaces) shows what came of it. Lines of such a space use its translated images; where its quality "
+    "control refused them, images as they were read."
+)
+
+
+@dataclass(frozen=True)
+class OutsideDetails:
+    """What an external site's page has in addition to a hospital's page. field: as in `RunPage`. outlines: of the
+    lines' masks.
+    """
+
+    lines: tuple[AdaptedLine, ...]
+    field: str = ""
+    outlines: tuple[Picture, ...] = ()
+
+
+def build_site_page(page: SitePage, details: OutsideDetails | None = None) -> Page:
+    """One hospital's page. details: of an external site, whose scores are by line, of all patients, in one split."""
+    answers, notes = site_answers(page), row_notes(page.scores, page.harmony, page.spaces, page.site)
+    facts = compose_text(
+        "{title} · run **{run}** · {moment}", title=page.title, run=page.run, moment=format_moment(page.date)
+    )
+    head, sections = _build_head(page), list[Section | SideBySide]()
+    if details is None:
+        head += build_banner("At home and together.", answers.at_home)
+        head += build_banner("Harmonization.", answers.harmonized)
+        sections.append(build_answers(answers, "this hospital", is_run=False))
+        sections += [Section("In one figure", page.pictures[:1], "figure")] if page.pictures else []
+    else:
+        head.append(_build_outside_banner(page, details.field))
+    sections += [
+        SideBySide(
+            [
+                _build_scores_section(page, notes, details),
+                build_patients_section(page, is_outside=details is not None),
+                _sum_left(page),
+            ]
+        ),
+        *_build_parts_section(page),
+        *_build_adaptation_section(page, details),
+        *build_sizes_section(page),
+        *build_withdrawn_section(page),
+        *build_cases_section(page.cases),
+        build_images_section(page, () if details is None else details.outlines),
+        *_build_spaces_section(page, notes),
+        build_quarantine_section(page),
+        build_figures_section(page.pictures, has_first=details is None),
+        *_build_noted_section(page),
+        _build_left_section(page),
+        build_privacy_section([] if page.statement is None else [page.statement], membership=page.membership),
+        build_commands_section(page.commands),
+    ]
+    return Page(f"{page.site} – {page.title}", page.site, facts, sections, head)
+
+
+def _build_head(page: SitePage) -> list[Block]:
+    """That the page must not leave, and whether the hospital is simulated."""
+    noised = (
+        " Scores here are exact; the coordinator receives them with noise, and weights patients instead of examples."
+    )
+    stays = compose_text(
+        "**This page stays at this hospital.** It {shows}; it is not sent to the coordinator, and must not be.{noised}",
+        shows="shows pictures of patients" if page.words.looked_at else "describes this hospital's patients",
+        noised=noised if page.noised else "",
+    )
+    many = " There are many, so this page has no pictures; `pages: all` in the settings draws them for each hospital."
+    simulation = f"**Simulation.** One machine ran all hospitals, including this one.{'' if page.pictured else many}"
+    head: list[Block] = [Paragraph(stays, "banner stays")]
+    return [*head, Paragraph(compose_text(simulation), "banner")] if page.simulation else head
+
+
+def _build_scores_section(page: SitePage, notes: Mapping[str, str], details: OutsideDetails | None) -> Section:
+    """The first table: each method on this hospital's patients."""
+    grid, methods = rows_by_column(page.scores), list(dict.fromkeys(row.method for row in page.scores))
+    first = next(iter(list_whole_measures(page.scores, page.scored_parts)), "")
+
+    def say_score(measure: str, method: str) -> Cell:
+        return score_cell(grid.get((measure, method, page.site)), page.reference, is_marked=False)
+
+    def say_count(name: str, method: str) -> str:
+        row = grid.get((first, method, page.site))
+        return DASH if row is None else format_whole(getattr(row, name))
+
+    examples, counts = page.words.examples, {"patients": "patients"}
+    if page.structures:
+        counts["positives"] = "with the structure"
+    elif not page.bands:
+        counts |= {"positives": f"positive {examples}", "negatives": f"negative {examples}"}
+    fields: Fields = [
+        ("line" if details else "method", lambda method: named_method(method, notes)),
+        *(
+            (number_column(measure), partial(say_score, measure))
+            for measure in list_leading_measures(page.scores, page.structures, page.scored_parts)
+        ),
+        *((number_column(title), partial(say_count, name)) for name, title in counts.items()),
+    ]
+    gain = f", and gain over {page.reference} on the same patients, grey if its interval contains 0"
+    caption = f"Value and 95 % interval over patients{gain if page.reference in methods else ''}."
+    none = "No model was scored at this hospital."
+    table = make_table("How good, by method", caption, methods, fields, method=str, empty=none, look="lead")
+    weak = weak_rows(select_whole_rows(page.scores, page.scored_parts))
+    over = list_mean_classes(page.scores, page.scored_parts, ordered=page.part_word != "class")
+    blocks: list[Block] = [
+        *([_describe_best(page)] if details else []),
+        table,
+        *build_score_notes(page, weak, over),
+        *build_further_table(page, grid, page.site),
+    ]
+    whose = "all of this hospital's" if details else "this hospital's test"
+    return Section(f"How good, on {whose} patients", blocks, "scores", "Scores", width="wide")
+
+
+def _sum_left(page: SitePage) -> Section:
+    """What left in sum."""
+    blocks: list[Block] = [
+        Paragraph(
+            compose_text(
+                "{messages} messages, {bytes}. Privacy loss ε: {epsilons}.",
+                messages=Span(format_whole(total.messages), "strong"),
+                bytes=Span(format_size(total.bytes), "strong"),
+                epsilons="; ".join(total.epsilons),
+            )
+        )
+        for total in compute_totals(page.left, () if page.statement is None else (page.statement,))
+    ]
+    note = Paragraph(compose_text("From this hospital's ledger. [By request](#left)."), "note")
+    return Section("What left", [*(blocks or [Paragraph("Nothing left this hospital.")]), note], "out", width="half")
+
+
+def _build_parts_section(page: SitePage) -> list[Section]:
+    """Scores of single classes, cuts or findings."""
+    if not page.scored_parts or not page.scores:
+        return []
+    tables = build_part_tables(page, rows_by_column(page.scores), column_patients(page.scores), page.site)
+    return [Section(f"By {page.part_word}", tables, "classes")]
+
+
+def _build_spaces_section(page: SitePage, notes: Mapping[str, str]) -> list[Section]:
+    """What harmonization did here, if there was any."""
+    if page.harmony is None:
+        return []
+    blocks = build_space_blocks(page.harmony, is_run=False) + build_share_blocks(page.shares, notes)
+    blocks += [*page.harmony.translations, *page.harmony.maps]
+    return [Section("Image spaces", blocks, "spaces", "Image spaces")]
+
+
+def _build_noted_section(page: SitePage) -> list[Section]:
+    """What methods noted in training, if they did."""
+    if not page.noted and not page.warnings:
+        return []
+    warnings = [Paragraph((Span("Warning.", "strong"), " ", warning), "banner") for warning in page.warnings]
+    title = "What the methods noted"
+    return [Section(title, [Paragraph(NOTED, "note"), *warnings, *page.noted], "noted", title)]
+
+
+def _build_left_section(page: SitePage) -> Section:
+    """What left by request."""
+    fields: Fields = [
+        ("request", lambda entry: entry.request),
+        (Column("what it held", look="told"), lambda entry: entry.content or DASH),
+        (number_column("messages"), lambda entry: format_whole(entry.messages)),
+        (number_column("bytes"), lambda entry: format_size(entry.bytes)),
+        ("privacy loss ε", lambda entry: entry.epsilon),
+    ]
+    title = "What left, by request"
+    table = make_table(title, LEFT, page.left, fields)
+    return Section(title, [table] if page.left else [Paragraph("Nothing left.", "note")], "left", "What left")
+
+
+def _build_outside_banner(page: SitePage, field: str) -> Paragraph:
+    """That the hospital took no part, and what adaptation sees. field: as in `OutsideDetails`."""
+    start = "**Outside the federation.** This hospital took no part in training and got the hospitals' models."
+    translated = TRANSLATED if page.harmony and page.harmony.rows else ""
+    text = compose_text(f"{start}{translated} {{sees}}", sees=describe_adaptation(page.structures, field))
+    return Paragraph(text, "banner")
+
+
+def _describe_best(page: SitePage) -> Paragraph:
+    """Which line is best by the first measure, and why nobody may choose by it."""
+    best = select_best_rows(page.scores)
+    if not best:
+        return Paragraph("No line has a value, so none is the best.")
+    interval = f" ({format_number(best[0].low)} to {format_number(best[0].high)})"
+    text = compose_text(
+        "Best by {measure}: **{lines}**, {value}. Only the {labels} show this: a hospital without them must choose its "
+        "line in advance, and the best of several lines looks better than it is.",
+        measure=best[0].measure,
+        lines=" and ".join(row.method for row in best),
+        value=format_number(best[0].value) + ("" if math.isnan(best[0].low) else interval),
+        labels="masks" if page.structures else "labels",
+    )
+    return Paragraph(text)
+
+
+def select_best_rows(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:
+    """The rows of the first measure with the best value, several if they are equal; none without values.
+
+    Raises:
+        ValueError: that measure is better where it is lower, and another should come first.
+    """
+    private_rows = [row for row in rows if row.protocol == PRIVATE and math.isfinite(row.value)]
+    first = [row for row in private_rows if row.measure == rows[0].measure] if rows else []
+    if any(row.measure.startswith(HD95.name) for row in first):
+        raise ValueError(f"the first measure is {first[0].measure}, which is better where it is lower; put Dice first")
+    return tuple(row for row in first if row.value == max(candidate.value for candidate in first))
+
+
+def _build_adaptation_section(page: SitePage, details: OutsideDetails | None) -> list[Section]:
+    """How each line got its model; nothing at a hospital of the federation."""
+    if details is None:
+        return []
+    title = "How each line got its model"
+    caption = (
+        "Loss and share: of the network before, and of the state that is used. Share: of all "
+        f"{'pixels' if page.structures else page.words.examples} that it predicts as "
+        f"{' or '.join(page.structures) or 'positive'}. Losses of different lines are different sums and cannot be "
+        "compared. (shared): the federation's one model; the others are hospitals' own."
+    )
+    fields: Fields = [
+        ("line", lambda line: line.label),
+        ("way", lambda line: line.way),
+        ("models", lambda line: ", ".join(line.experts)),
+        (number_column("loss"), _describe_loss),
+        (number_column("share"), _describe_share),
+        (number_column("epoch"), lambda line: f"{line.epoch} of {len(line.losses) - 1}" if line.chosen else DASH),
+        (Column("why", look="told"), lambda line: line.why or "nothing was adapted"),
+    ]
+    pictures = [picture for line in details.lines for picture in line.pictures]
+    table = make_table(title, caption, details.lines, fields)
+    return [Section(title, [table, *pictures], "adaptation", "Adaptation")]
+
+
+def _describe_loss(line: AdaptedLine) -> str:
+    """The loss before, and of the state that is used."""
+    before = format_figures(line.losses[0]) if line.losses else DASH
+    return f"{before} → {format_figures(line.losses[line.epoch or 0])}" if line.chosen else before
+
+
+def _describe_share(line: AdaptedLine) -> str:
+    """The share that is predicted, as `_describe_loss`."""
+    before, after = map(format_number, line.found)
+    return f"{before} → {after}" if line.chosen else after if line.losses else DASH
