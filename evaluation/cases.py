@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from evaluation.drawing import Picture
@@ -113,7 +113,7 @@ def build_cases_section(cases: Cases | None) -> list[Section]:
         )
         blocks += [MarkSummary(cases.digest, cases.run), Paragraph(text, "note")]
     if cases.shown and cases.keys:
-        blocks += [Drawing(cases.keys)]
+        blocks += [Drawing(replace(cases.keys, caption="")), Paragraph(cases.keys.caption, "note")]
     if len(cases.groups) > 1:
         options = [(name, f"{heading.lower()}: {len(shown)}") for name, heading, shown in cases.groups]
         blocks.append(Options("Cases shown", "cases-shown", [("all", f"all {len(cases.shown)}"), *options]))

@@ -1,10 +1,17 @@
 """The pages of a run as HTML: the coordinator's, made from messages only, and each hospital's own, which stays there.
 
-Each is one text without any reference to another document.
+Each is one text without any reference to another document. Beside a hospital's own lies what it is made of, as JSON.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from evaluation.drawing import Picture
 from evaluation.records import RunPage, SitePage
 from evaluation.rendering import render_page
 from evaluation.run_page import build_run_page
@@ -21,3 +28,25 @@ def render_site_page(page: SitePage, details: OutsideDetails | None = None) -> s
     external site.
     """
     return render_page(build_site_page(page, details))
+
+
+def write_site_json(page: SitePage, details: OutsideDetails | None = None) -> str:
+    """What a hospital's own page is made of, as strict JSON, for its disk only: `SitePage`, and below `outside` the
+    details of an external site. A number that is not finite is null; a picture is its title and caption.
+    """
+    content = {**_name_fields(page), **({} if details is None else {"outside": _name_fields(details)})}
+    return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+
+
+def _name_fields(value: Any) -> Any:
+    """Records as objects, whichever kind they are, and sequences as lists."""
+    if isinstance(value, Picture):
+        return {"title": value.title, "caption": value.caption}
+    if dataclasses.is_dataclass(value):
+        return {field.name: _name_fields(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if hasattr(value, "_asdict") or isinstance(value, Mapping):
+        items = value.items() if isinstance(value, Mapping) else value._asdict().items()
+        return {str(name): _name_fields(each) for name, each in items}
+    if isinstance(value, list | tuple):
+        return [_name_fields(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

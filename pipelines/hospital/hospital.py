@@ -3,8 +3,8 @@
 In its folder: `cohorts/` (its de-identified images), `conversations/` (committed replies and memories, by run),
 `models/` (models of single rounds, by run), `scores/` (its patients' scores), `fitting/` and `translators/`
 (translators in training, and finished ones), `qualities/` and `maps/` (its page's figures on harmonization),
-`promises.json` (what answers wrote), `ledger.jsonl`, `log.txt`, `pseudonym.key`, `report.html` and
-`review.json` (what a person marked on that page). The coordinator reads none of it.
+`promises.json` (what answers wrote), `ledger.jsonl`, `log.txt`, `pseudonym.key`, `report.html` with `report.json` (what
+it is made of) and `review.json` (what a person marked on that page). The coordinator reads none of it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ Kind: TypeAlias = Literal[
     "leftovers",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-PAGE = "report.html"
+PAGE, CONTENT = "report.html", "report.json"
 POOLED = "pooled"
 RUN_FOLDERS = ("sites", "federation")
 AUDIT_SUFFIXES = (".membership.json", ".inversion.safetensors")
@@ -70,7 +70,7 @@ PLACES: Mapping[Kind, Places] = {
     ),
     "phantoms": Places(("{site}/phantom/*/",)),
     "copies": Places(("{site}/archive/*/",)),
-    "reports": Places((PAGE, f"{{site}}/{PAGE}")),
+    "reports": Places((PAGE, f"{{site}}/{PAGE}", f"{{site}}/{CONTENT}")),
 }
 
 

@@ -102,6 +102,7 @@ def tree(runs: Path, days: dict[str, float]) -> dict[str, list[Path]]:
         put(site / "archive" / "k" / "odd.json", "[]", days["copies"])
         put(site / "archive" / "l" / "odd.json", "[]", -1)  # the newest
         put(site / "report.html", "page", days["reports"])
+        put(site / "report.json", "{}", days["reports"])
         put(site / ".part-0123456789abcdef" / "half", "half", days["leftovers"])
     put(run / "federation" / name / "state", "state", days["conversations"])
     put(run / "federation" / name / "begun", "", days["conversations"])

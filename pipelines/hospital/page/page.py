@@ -26,7 +26,7 @@ from evaluation.overlap import Overlaps, list_measures
 from evaluation.patients import compute_characteristics, draw_features_by_class
 from evaluation.protocols import Evidence, Table
 from evaluation.records import Command, Model, Quarantined, SitePage, SplitCount, Withdrawn
-from evaluation.report import render_site_page
+from evaluation.report import render_site_page, write_site_json
 from evaluation.rows import MEAN_MASK, MEDIAN
 from evaluation.scoring import label_measures, score_rows
 from evaluation.site_page import OutsideDetails, select_best_rows
@@ -80,7 +80,7 @@ from privacy.release.statement import Statement, to_json
 from privacy.release.statement_markdown import render_markdown
 
 AT_HOME = (RIDGE, SVM)
-PAGE, STATEMENT, UNMATCHED = "report.html", "statement.md", "unmatched_exclusions"
+PAGE, CONTENT, STATEMENT, UNMATCHED = "report.html", "report.json", "statement.md", "unmatched_exclusions"
 
 
 def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]:
@@ -107,9 +107,11 @@ def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]
         sizes=_compare_sizes(hospital, scope, question, page),
         cases=_list_cases(hospital, scope, question, page, floors),
     )
-    DiskFolder(hospital.root).write(STATEMENT, render_markdown(statement).encode())
-    text = _render_page(page, scope, question)
-    DiskFolder(hospital.root).write(PAGE, show_marks(text, hospital.root).encode())
+    details, folder = _describe_outside(scope, question), DiskFolder(hospital.root)
+    folder.write(STATEMENT, render_markdown(statement).encode())
+    text = render_site_page(page, details)
+    folder.write(PAGE, show_marks(text, hospital.root).encode())
+    folder.write(CONTENT, write_site_json(page, details).encode())
     for decision, in_words in zip(page.decisions, list_choices(page), strict=True):
         keep_decision(hospital, question, decision, in_words)
     head, released_decision = (
@@ -300,14 +302,14 @@ def _two_sides(classes: Classes) -> tuple[str, str]:
     return (classes.names[0], "all others") if classes.several else ("negative", "positive")
 
 
-def _render_page(page: SitePage, scope: Scope, question: Report) -> str:
-    """The page; that of an external site says how models were adapted to it."""
+def _describe_outside(scope: Scope, question: Report) -> OutsideDetails | None:
+    """How models were adapted to an external site; None for a hospital of the federation."""
     if not isinstance(question, OutsideReport):
-        return render_site_page(page)
+        return None
     target: Target | None = value_or_none(question.target)
     went = adapted_lines(scope.lines, scope.cohort, target, question.names)
     outlines = tuple(adapted_sheets(scope.lines, scope.cohort, target, _list_structures(question)))
-    return render_site_page(page, OutsideDetails(went, question.field, outlines))
+    return OutsideDetails(went, question.field, outlines)
 
 
 def _page_title(hospital: Hospital, title_of_run: str) -> str:
