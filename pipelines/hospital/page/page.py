@@ -31,7 +31,6 @@ from evaluation.rows import MEAN_MASK, MEDIAN
 from evaluation.scoring import label_measures, score_rows
 from evaluation.site_page import OutsideDetails, select_best_rows
 from evaluation.volumes import SizeSection
-from evaluation.wording import Words
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.label_numbers import read_range
@@ -183,16 +182,10 @@ def _build_page(
     rows = score_rows(tables, reference=reference, measures=scored)
     recommended = () if scope.outside else make_recommendation(hospital, question, models, floors, losses)
     decided = () if scope.outside else make_decisions(models, rows, recommended)
-    words, features = _describe_examples(cohort, number), read_features(cohort)
-    positive = (class_numbers(cohort) > 0).numpy()
+    words = replace(words_of_kind(kind_of(cohort)), unit="" if number is None else number.unit)
     rejected = rejected_studies(hospital, question.cohort)
     notes, pictured = collect_notes(hospital, methods), not hospital.simulation or question.pictures is not False
-    shown, sides = features if pictured else {}, _two_sides(classes)
-    by_label = [draw_features_by_class(shown, positive, examples=words.examples, classes=sides)] if shown else []
-    target: Target | None = value_or_none(question.target)
-    seen = None if target is None else target_masks(cohort, target)
-    on_page = PageScores(tables, rows, decided, classes, number, findings.names)
-    return SitePage(
+    page = SitePage(
         title=_page_title(hospital, question.title),
         site=hospital.name,
         run=run,
@@ -204,11 +197,8 @@ def _build_page(
         left=(),
         quarantine=tuple(Quarantined(r.study, r.reason, r.meaning) for r in rejected),
         pictured=pictured,
-        images=(*by_label, *image_sheets(cohort, seen, scope.splits)) if pictured else (),
-        maps=_draw_sheets(hospital, cohort, methods, question) if pictured else (),
-        pictures=draw_curves(hospital, cohort, scope.splits, on_page, question, words) if pictured else (),
         words=words,
-        characteristics=compute_characteristics(features, positive),
+        characteristics=compute_characteristics(read_features(cohort), (class_numbers(cohort) > 0).numpy()),
         commands=_list_commands(hospital, models),
         harmony=build_site_harmony(hospital, cohort, question),
         membership=tuple(own_attacks(hospital, methods)),
@@ -227,6 +217,25 @@ def _build_page(
         number=number,
         ordered=classes.ordered,
         findings=findings,
+    )
+    scores = PageScores(tables, rows, decided, classes, number, findings.names)
+    return _add_pictures(hospital, scope, question, page, scores) if pictured else page
+
+
+def _add_pictures(hospital: Hospital, scope: Scope, question: Report, page: SitePage, scores: PageScores) -> SitePage:
+    """The page with images of patients, what models look at or outline, and figures."""
+    cohort, classes, features = scope.cohort, scores.classes, read_features(scope.cohort)
+    sides = (classes.names[0], "all others") if classes.several else ("negative", "positive")
+    positive, by_label = (class_numbers(cohort) > 0).numpy(), list[Picture]()
+    if features:
+        by_label = [draw_features_by_class(features, positive, examples=page.words.examples, classes=sides)]
+    target: Target | None = value_or_none(question.target)
+    seen = None if target is None else target_masks(cohort, target)
+    return replace(
+        page,
+        images=(*by_label, *image_sheets(cohort, seen, scope.splits)),
+        maps=_draw_sheets(hospital, cohort, scope.methods, question),
+        pictures=draw_curves(hospital, cohort, scope.splits, scores, question, page.words),
     )
 
 
@@ -283,11 +292,6 @@ def _choose_measures(
     return list_measures(structures) if structures else label_measures(tables, classes)
 
 
-def _describe_examples(cohort: Cohort, number: Number | None) -> Words:
-    """The words for examples, and the unit of what is predicted."""
-    return replace(words_of_kind(kind_of(cohort)), unit="" if number is None else number.unit)
-
-
 def _choose_reference(
     hospital: Hospital, question: Report, models: Sequence[Model], floors: Sequence[HomeFloor]
 ) -> Report:
@@ -295,11 +299,6 @@ def _choose_reference(
     if question.reference is not None or not floors:
         return question
     return replace(question, reference=choose_own_reference(hospital, question, models, floors))
-
-
-def _two_sides(classes: Classes) -> tuple[str, str]:
-    """The first class, and all others."""
-    return (classes.names[0], "all others") if classes.several else ("negative", "positive")
 
 
 def _describe_outside(scope: Scope, question: Report) -> OutsideDetails | None:
