@@ -37,9 +37,10 @@ def build_answers(answers: Answers, whose: str, *, is_run: bool) -> SideBySide:
     )
 
 
-def build_banner(name: str, sentences: Sequence[str]) -> list[Block]:
-    """Sentences above the answers; nothing without any."""
-    return [Paragraph((Span(name, "strong"), " ", " ".join(sentences)), "banner")] if sentences else []
+def build_banners(answers: Answers) -> list[Block]:
+    """What stands above the answers, if anything is known of it."""
+    named = (("At home and together.", answers.at_home), ("Harmonization.", answers.harmonized))
+    return [Paragraph((Span(name, "strong"), " ", " ".join(texts)), "banner") for name, texts in named if texts]
 
 
 def _list_choices(choices: Sequence[Choice], whose: str, *, is_run: bool) -> list[Block]:

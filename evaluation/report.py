@@ -44,9 +44,10 @@ def _name_fields(value: Any) -> Any:
         return {"title": value.title, "caption": value.caption}
     if dataclasses.is_dataclass(value):
         return {field.name: _name_fields(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if hasattr(value, "_asdict") or isinstance(value, Mapping):
-        items = value.items() if isinstance(value, Mapping) else value._asdict().items()
-        return {str(name): _name_fields(each) for name, each in items}
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {str(name): _name_fields(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_name_fields(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evaluation.answers import run_answers
-from evaluation.answers_section import build_answers, build_banner
+from evaluation.answers_section import build_answers, build_banners
 from evaluation.common_sections import SIMULATION, build_commands_section, build_figures_section, settings_fold
 from evaluation.page import Block, Page, Paragraph, Section, SideBySide, compose_text
 from evaluation.privacy_blocks import build_privacy_section
@@ -47,8 +47,7 @@ def build_run_page(page: RunPage) -> Page:
         "one."
     )
     head: list[Block] = [Paragraph(simulation, "banner")] if page.simulation else []
-    head += build_banner("At home and together.", answers.at_home)
-    head += build_banner("Harmonization.", answers.harmonized)
+    head += build_banners(answers)
     has_models = bool(page.methods or page.scores or not page.harmony)
     models = build_leading_section(scores) if has_models else []
     fold = settings_fold(page.settings, "The settings of this run, with every default", "The settings of this run")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from evaluation.choice import primary_measure
-from evaluation.classes import list_mean_classes
 from evaluation.grid import (
     ColumnPatients,
     column_patients,
@@ -16,11 +15,10 @@ from evaluation.grid import (
     pairs_by_column,
     rows_by_column,
     weak_columns,
-    weak_rows,
 )
 from evaluation.harmonized import find_unadapted_lines, select_overall_rows
 from evaluation.many import rank_hospitals
-from evaluation.measures import list_further_measures, list_leading_measures, list_whole_measures, select_whole_rows
+from evaluation.measures import list_further_measures, list_leading_measures, list_whole_measures
 from evaluation.notices import row_notes
 from evaluation.page import (
     Block,
@@ -66,8 +64,8 @@ MEAN = f"/{PRIVATE_MEAN}"
 @dataclass(frozen=True)
 class RunScores:
     """The scores of a run, arranged once. tested: hospitals with scores of their own models. methods: with scores.
-    measures: those over all classes; leading: of the first table. grid: (measure, method, column) -> row. weak: a row
-    for each hospital that is not assessable. by: the measure that compares methods. notes: of methods.
+    measures: those over all classes; leading: of the first table. grid: (measure, method, column) -> row.
+    weak_columns: of hospitals that are not assessable. by: the measure that compares methods. notes: of methods.
     """
 
     page: RunPage
@@ -77,7 +75,6 @@ class RunScores:
     leading: Sequence[str]
     grid: Grid
     patients: Mapping[tuple[str, str], ColumnPatients]
-    weak: Sequence[ScoreRow]
     weak_columns: set[str]
     by: str
     notes: Mapping[str, str]
@@ -108,7 +105,6 @@ def arrange_scores(page: RunPage) -> RunScores:
         leading=list_leading_measures(page.scores, page.structures, page.scored_parts),
         grid=rows_by_column(page.scores),
         patients=column_patients(page.scores),
-        weak=weak_rows(select_whole_rows(page.scores, page.scored_parts)),
         weak_columns=weak_columns(page.scores),
         by=primary_measure(page.scores),
         notes=row_notes(page.scores, page.harmony, page.spaces),
@@ -140,8 +136,7 @@ def build_leading_section(scores: RunScores) -> list[Section]:
         empty="No method was scored in this run.",
         look="lead",
     )
-    over = list_mean_classes(page.scores, page.scored_parts, ordered=page.part_word != "class")
-    blocks: list[Block] = [table, *build_score_notes(page, scores.weak, over)]
+    blocks: list[Block] = [table, *build_score_notes(page)]
     if scores.trainings > 1:
         blocks.append(Paragraph(_describe_trainings(scores.trainings), "note"))
     return [Section("How good", blocks, "good", "How good", width="wide")]
@@ -242,7 +237,7 @@ def build_scores_section(scores: RunScores) -> list[Section]:
         overall=overall,
     )
     blocks = blocks or [Paragraph("No method was scored.", "note")]
-    blocks += [Paragraph(protocols, "note"), *build_noise_notes(page, scores.weak)]
+    blocks += [Paragraph(protocols, "note"), *build_noise_notes(page)]
     return [Section("Scores by hospital", blocks, "scores", "Scores")]
 
 

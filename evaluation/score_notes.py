@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from evaluation.classes import list_mean_classes
+from evaluation.grid import weak_rows
+from evaluation.measures import select_whole_rows
 from evaluation.numbers import Number
 from evaluation.page import Block, Paragraph, Span, Text, compose_text, join_texts
 from evaluation.records import RunPage, SitePage, Withdrawn
@@ -12,22 +15,21 @@ from evaluation.score_cells import NOT_ASSESSABLE
 from evaluation.wording import LISTED, READABLE, Words, format_count, format_whole
 
 
-def build_score_notes(
-    page: RunPage | SitePage, weak: Sequence[ScoreRow], over: Mapping[str, Sequence[str]]
-) -> list[Block]:
-    """All notes that a page's scores need. weak: not assessable. over: hospital -> parts over which means are taken."""
+def build_score_notes(page: RunPage | SitePage) -> list[Block]:
+    """All notes that a page's scores need."""
     methods = {row.method for row in page.scores}
     floor = next((name for name in FLOORS if name in methods), "")
+    over = list_mean_classes(page.scores, page.scored_parts, ordered=page.part_word != "class")
     parts = [_describe_parts(page, over)] if over else []
     kinds = [_describe_masks(page, floor)] if page.structures else []
     kinds += [_describe_number(page.number, floor)] if page.number else []
-    notes = [*_list_noise(page), *kinds, *_list_weak(page, weak), *parts]
+    notes = [*_list_noise(page), *kinds, *_list_weak(page), *parts]
     return [Paragraph(text, "note") for text in notes]
 
 
-def build_noise_notes(page: RunPage, weak: Sequence[ScoreRow]) -> list[Block]:
+def build_noise_notes(page: RunPage) -> list[Block]:
     """That scores are of noised counts, and which of them rest on too little."""
-    return [Paragraph(text, "note") for text in (*_list_noise(page), *_list_weak(page, weak))]
+    return [Paragraph(text, "note") for text in (*_list_noise(page), *_list_weak(page))]
 
 
 def _list_noise(page: RunPage | SitePage) -> list[Text]:
@@ -74,8 +76,9 @@ def _describe_masks(page: RunPage | SitePage, floor: str) -> Text:
     )
 
 
-def _list_weak(page: RunPage | SitePage, weak: Sequence[ScoreRow]) -> list[Text]:
+def _list_weak(page: RunPage | SitePage) -> list[Text]:
     """Which hospitals' scores rest on too little, if any do."""
+    weak = weak_rows(select_whole_rows(page.scores, page.scored_parts))
     if not weak:
         return []
     noise = ", or too much noise," if any(row.noise for row in weak) else ""

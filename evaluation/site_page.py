@@ -9,14 +9,13 @@ from functools import partial
 
 from evaluation.adaptation import AdaptedLine
 from evaluation.answers import site_answers
-from evaluation.answers_section import build_answers, build_banner
+from evaluation.answers_section import build_answers, build_banners
 from evaluation.cases import build_cases_section
-from evaluation.classes import list_mean_classes
 from evaluation.common_sections import build_commands_section, build_figures_section
 from evaluation.drawing import Picture
-from evaluation.grid import column_patients, rows_by_column, weak_rows
+from evaluation.grid import column_patients, rows_by_column
 from evaluation.leaving import compute_totals
-from evaluation.measures import list_leading_measures, list_whole_measures, select_whole_rows
+from evaluation.measures import list_leading_measures, list_whole_measures
 from evaluation.notices import row_notes
 from evaluation.overlap import HD95
 from evaluation.page import (
@@ -29,6 +28,7 @@ from evaluation.page import (
     Section,
     SideBySide,
     Span,
+    Text,
     compose_text,
     make_table,
     number_column,
@@ -82,21 +82,15 @@ def build_site_page(page: SitePage, details: OutsideDetails | None = None) -> Pa
         "{title} · run **{run}** · {moment}", title=page.title, run=page.run, moment=format_moment(page.date)
     )
     head, sections = _build_head(page), list[Section | SideBySide]()
+    patients = build_patients_section(page, is_outside=details is not None)
     if details is None:
-        head += build_banner("At home and together.", answers.at_home)
-        head += build_banner("Harmonization.", answers.harmonized)
+        head += build_banners(answers)
         sections.append(build_answers(answers, "this hospital", is_run=False))
         sections += [Section("In one figure", page.pictures[:1], "figure")] if page.pictures else []
     else:
         head.append(_build_outside_banner(page, details.field))
     sections += [
-        SideBySide(
-            [
-                _build_scores_section(page, notes, details),
-                build_patients_section(page, is_outside=details is not None),
-                _sum_left(page),
-            ]
-        ),
+        SideBySide([_build_scores_section(page, notes, details), patients, _sum_left(page)]),
         *_build_parts_section(page),
         *_build_adaptation_section(page, details),
         *build_sizes_section(page),
@@ -116,13 +110,11 @@ def build_site_page(page: SitePage, details: OutsideDetails | None = None) -> Pa
 
 def _build_head(page: SitePage) -> list[Block]:
     """That the page must not leave, and whether the hospital is simulated."""
-    noised = (
-        " Scores here are exact; the coordinator receives them with noise, and weights patients instead of examples."
-    )
+    more = " Scores here are exact; the coordinator receives them with noise, and weights patients instead of examples."
     stays = compose_text(
         "**This page stays at this hospital.** It {shows}; it is not sent to the coordinator, and must not be.{noised}",
         shows="shows pictures of patients" if page.words.looked_at else "describes this hospital's patients",
-        noised=noised if page.noised else "",
+        noised=more if page.noised else "",
     )
     many = " There are many, so this page has no pictures; `pages: all` in the settings draws them for each hospital."
     simulation = f"**Simulation.** One machine ran all hospitals, including this one.{'' if page.pictured else many}"
@@ -159,33 +151,21 @@ def _build_scores_section(page: SitePage, notes: Mapping[str, str], details: Out
     caption = f"Value and 95 % interval over patients{gain if page.reference in methods else ''}."
     none = "No model was scored at this hospital."
     table = make_table("How good, by method", caption, methods, fields, method=str, empty=none, look="lead")
-    weak = weak_rows(select_whole_rows(page.scores, page.scored_parts))
-    over = list_mean_classes(page.scores, page.scored_parts, ordered=page.part_word != "class")
-    blocks: list[Block] = [
-        *([_describe_best(page)] if details else []),
-        table,
-        *build_score_notes(page, weak, over),
-        *build_further_table(page, grid, page.site),
-    ]
+    blocks: list[Block] = [_describe_best(page)] if details else []
+    blocks += [table, *build_score_notes(page), *build_further_table(page, grid, page.site)]
     whose = "all of this hospital's" if details else "this hospital's test"
     return Section(f"How good, on {whose} patients", blocks, "scores", "Scores", width="wide")
 
 
 def _sum_left(page: SitePage) -> Section:
     """What left in sum."""
-    blocks: list[Block] = [
-        Paragraph(
-            compose_text(
-                "{messages} messages, {bytes}. Privacy loss ε: {epsilons}.",
-                messages=Span(format_whole(total.messages), "strong"),
-                bytes=Span(format_size(total.bytes), "strong"),
-                epsilons="; ".join(total.epsilons),
-            )
-        )
-        for total in compute_totals(page.left, () if page.statement is None else (page.statement,))
-    ]
+    texts: list[Text] = []
+    for total in compute_totals(page.left, () if page.statement is None else (page.statement,)):
+        messages, size = (Span(text, "strong") for text in (format_whole(total.messages), format_size(total.bytes)))
+        texts.append((messages, " messages, ", size, f". Privacy loss ε: {'; '.join(total.epsilons)}."))
     note = Paragraph(compose_text("From this hospital's ledger. [By request](#left)."), "note")
-    return Section("What left", [*(blocks or [Paragraph("Nothing left this hospital.")]), note], "out", width="half")
+    blocks = [*map(Paragraph, texts or ["Nothing left this hospital."]), note]
+    return Section("What left", blocks, "out", width="half")
 
 
 def _build_parts_section(page: SitePage) -> list[Section]:
