@@ -33,10 +33,16 @@ def hit_share(cam: Floats, mask: Mask, reach: float = 0.0) -> float:
     _check_map(cam, mask)
     if cam.max() == cam.min():
         return 0.0
+    return float(_widen_mask(mask, reach)[cam == cam.max()].mean())
+
+
+def _widen_mask(mask: Mask, reach: float) -> Mask:
+    """Where the mask is at most `reach` pixels away."""
+    if reach < 1:
+        return mask
     from scipy.ndimage import distance_transform_edt  # slow to import
 
-    near = distance_transform_edt(~mask) <= reach
-    return float(near[cam == cam.max()].mean())
+    return np.asarray(distance_transform_edt(~mask) <= reach, dtype=np.bool_)
 
 
 def threshold_dice(cam: Floats, mask: Mask, threshold: float) -> float:

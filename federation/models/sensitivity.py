@@ -7,22 +7,33 @@ because in its last layers the receptive field of every place is the whole image
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+
+from federation.task import Output
 
 SMOOTH = 1 / 24  # standard deviation of the Gaussian, in the image's shorter side: 3 mm of 72
 
 
 def compute_sensitivity(module: nn.Module, x: Tensor, finding: int | None = None) -> Tensor:
     """`compute_slopes` of each image, divided by its largest value: (b, H, W) in [0, 1]; all 0 if no pixel matters."""
-    smooth = compute_slopes(module, x, finding)
-    return smooth / smooth.amax(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(smooth.dtype).tiny)
+    return divide_by_largest(compute_slopes(module, x, finding))
+
+
+def divide_by_largest(slopes: Tensor) -> Tensor:
+    """Slopes (b, H, W) in [0, 1], the largest of each image 1."""
+    return slopes / slopes.amax(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(slopes.dtype).tiny)
 
 
 def compute_slopes(module: nn.Module, x: Tensor, finding: int | None = None) -> Tensor:
-    """|d s / d x| of images x (b, C, H, W), summed over channels and smoothed: (b, H, W) on the CPU. s: log odds of all
-    classes against class 0, or the number that is predicted; of several findings the log odds of this one.
+    """The slopes of `differentiate` alone."""
+    return differentiate(module, x, finding)[0]
+
+
+def differentiate(module: nn.Module, x: Tensor, finding: int | None = None) -> tuple[Tensor, Output]:
+    """|d s / d x| of images x (b, C, H, W), summed over channels and smoothed: (b, H, W) on the CPU; and what the
+    network gave on the way, without gradients. s: log odds of all classes against class 0, or the number that is
+    predicted; of several findings the log odds of this one.
 
     Raises:
         ValueError: the network is not in evaluation mode, in which the map of an image depends on that image alone.
@@ -31,13 +42,15 @@ def compute_slopes(module: nn.Module, x: Tensor, finding: int | None = None) -> 
 
     if module.training:
         raise ValueError("sensitivity needs a network in evaluation mode, found one in training; call eval()")
-    seen = x.detach().clone().requires_grad_(True)
+    seen = x.detach().clone(memory_format=torch.channels_last).requires_grad_(True)  # which a CPU convolves faster
     with torch.enable_grad():
-        logits = module(seen).logits
+        output: Output = module(seen)
+        logits = output.logits
         s = logits[:, finding or 0]
         if finding is None and logits.shape[1] > 1:
             s = logits[:, 1:].logsumexp(dim=1) - logits[:, 0]
         (slope,) = torch.autograd.grad(s.sum(), seen)
     size = slope.abs().sum(dim=1).cpu().numpy()
-    sigma = SMOOTH * min(x.shape[-2:])
-    return torch.from_numpy(np.stack([gaussian_filter(image_slopes, sigma) for image_slopes in size]))
+    smooth = torch.from_numpy(gaussian_filter(size, SMOOTH * min(x.shape[-2:]), axes=(1, 2)))
+    maps = None if output.maps is None else output.maps.detach()
+    return smooth, Output(logits.detach(), output.features.detach(), maps)

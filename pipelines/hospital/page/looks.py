@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from evaluation.pointing import hit_share, is_blank
 from federation.models.maps import compute_stride, normalized_maps, upsample_maps
-from federation.models.sensitivity import SMOOTH, compute_sensitivity
+from federation.models.sensitivity import SMOOTH, differentiate, divide_by_largest
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
 from pipelines.data.label_numbers import read_range
@@ -50,17 +50,15 @@ def build_look(hospital: Hospital, cohort: Cohort, method: TableLine, index: Seq
         return None
     module = loaded(start.algorithm.network(start.task), params).eval()
     shown = images[list(index)]
-    with torch.no_grad():
-        scores = 1 - module(shown).logits.softmax(dim=1)[:, 0]
     if (number := read_range(cohort.recipe)) is not None:
         scores = number.low + number.width * start.task.probabilities(module, shown)[:, 0]
-        return Look(_compute_maps(module, shown), scores, shown, describe_map_reading(images))
-    return Look(
-        _compute_maps(module, shown),
-        scores,
-        shown,
-        f"{describe_map_reading(images)} {describe_pointing(module, cohort, images)}".strip(),
-    )
+        return Look(see_images(module, shown).cams, scores, shown, describe_map_reading(images))
+    counted = select_counted(cohort)
+    rows = list(dict.fromkeys([*index, *counted.tolist()]))  # an image that is shown and counted is seen once
+    seen = see_images(module, images[rows])
+    drawn = seen.take([rows.index(row) for row in index])
+    said = describe_pointing(seen.take([rows.index(row) for row in counted.tolist()]), take_lesions(cohort, counted))
+    return Look(drawn.cams, drawn.scores, shown, f"{describe_map_reading(images)} {said}".strip())
 
 
 def build_finding_looks(
@@ -79,7 +77,7 @@ def build_finding_looks(
     module, shown = loaded(start.algorithm.network(start.task), params).eval(), images[list(index)]
     scores, said = start.task.probabilities(module, shown), describe_map_reading(images)
     return {
-        name: Look(_compute_maps(module, shown, number), scores[:, number], shown, said)
+        name: Look(see_images(module, shown, number).cams, scores[:, number], shown, said)
         for number, name in enumerate(names)
     }
 
@@ -101,7 +99,7 @@ def compute_case_maps(
         return None
     module = loaded(start.algorithm.network(start.task), params).eval()
     shown = images[list(index)]
-    return _compute_maps(module, shown), shown
+    return see_images(module, shown).cams, shown
 
 
 def load_model(hospital: Hospital, method: TableLine) -> tuple[Opening, Params]:
@@ -126,40 +124,77 @@ def describe_map_reading(images: Tensor) -> str:
     )
 
 
-def describe_pointing(module: nn.Module, cohort: Cohort, images: Tensor) -> str:
+class Seen(NamedTuple):
+    """What a network shows of images. cams: (n, H, W) in [0, 1], its sensitivity. scores: (n,), 1 - p of the first
+    class. class_maps: (n, H, W), the largest class activation map of the other classes; None of a network without.
+    """
+
+    cams: Tensor
+    scores: Tensor
+    class_maps: Tensor | None
+
+    def take(self, places: Sequence[int]) -> Seen:
+        """Of some of the images."""
+        rows = torch.tensor(places, dtype=torch.long)
+        return Seen(self.cams[rows], self.scores[rows], None if self.class_maps is None else self.class_maps[rows])
+
+
+def see_images(module: nn.Module, images: Tensor, finding: int | None = None) -> Seen:
+    """One pass forwards and one back for images (n, C, H, W), a few at a time. finding: the one of several whose
+    score it is.
+    """
+    passes = [differentiate(module, batch, finding) for batch in torch.split(images, TOGETHER)]
+    outputs = [output for _, output in passes]
+    maps = [output.maps for output in outputs if output.maps is not None and output.maps.shape[2] > 1]
+    return Seen(
+        divide_by_largest(torch.cat([slopes for slopes, _ in passes])),
+        1 - torch.cat([output.logits for output in outputs]).softmax(dim=1)[:, 0],
+        _enlarge_class_maps(torch.cat(maps), images) if maps else None,
+    )
+
+
+def select_counted(cohort: Cohort) -> Tensor:
+    """Rows of positive test images, with an outline where lesions are outlined: all, or `COUNTED` evenly spread."""
+    rows = ((cohort.split == SPLITS.index("test")) & (cohort.labels > 0)).nonzero()[:, 0]
+    if _is_outlined(cohort):
+        rows = rows[(cohort.lesion[rows] > 0).flatten(1).any(dim=1)]
+    return rows[torch.linspace(0, len(rows) - 1, min(len(rows), COUNTED)).round().long()]
+
+
+def describe_pointing(seen: Seen, lesions: Tensor | None) -> str:
     """On how many positive test images the maps point inside the lesion, and how many class activation maps are blank.
 
-    images: of the cohort, as the model sees them. Empty where there is nothing to say.
+    lesions: (n, H, W) bool; None where they are not outlined. Empty where there is nothing to say.
     """
-    rows = ((cohort.split == SPLITS.index("test")) & (cohort.labels > 0)).nonzero()[:, 0]
-    outlined = cohort.lesion.dim() == 3 and len(cohort.lesion) == len(images)
-    if outlined:
-        rows = rows[(cohort.lesion[rows] > 0).flatten(1).any(dim=1)]
-    rows = rows[torch.linspace(0, len(rows) - 1, min(len(rows), COUNTED)).round().long()]
-    if not len(rows):
+    number, class_maps = len(seen.cams), seen.class_maps
+    if not number:
         return ""
-    class_maps = _class_maps(module, images[rows])
-    empty = 0 if class_maps is None else sum(is_blank(class_map.double().numpy()) for class_map in class_maps)
-    sentences = []
-    if outlined:
-        lesions = cohort.lesion[rows] > 0
-        share = 100 * float(lesions.double().mean())
+    sentences, inside = list[str](), ""
+    if lesions is not None:
         sentences.append(
-            f"In {_pointing_share(_compute_maps(module, images[rows]), lesions):.0f} of {len(rows)} positive test"
+            f"In {_pointing_share(seen.cams, lesions):.0f} of {number} positive test"
             " images the largest value lies inside the outlined lesion; a place drawn at random would in"
-            f" {share:.2g} %."
+            f" {100 * float(lesions.double().mean()):.2g} %."
         )
-        inside = (
-            "" if class_maps is None else f", and point inside the lesion in {_pointing_share(class_maps, lesions):.0f}"
-        )
-    else:
-        inside = ""
     if class_maps is not None:
+        if lesions is not None:
+            inside = f", and point inside the lesion in {_pointing_share(class_maps, lesions):.0f}"
+        empty = sum(is_blank(class_map.double().numpy()) for class_map in class_maps)
         sentences.append(
             "The class activation maps of the network (equation 9 of VAFL) are not drawn: they are blank in "
-            f"{empty} of {len(rows)} positive test images{inside}."
+            f"{empty} of {number} positive test images{inside}."
         )
     return " ".join(sentences)
+
+
+def _is_outlined(cohort: Cohort) -> bool:
+    """Whether a cohort has outlines of lesions on its images."""
+    return cohort.lesion.dim() == 3 and len(cohort.lesion) == len(cohort.labels)
+
+
+def take_lesions(cohort: Cohort, rows: Tensor) -> Tensor | None:
+    """The outlines of lesions (n, H, W) of these rows; None where there are none."""
+    return cohort.lesion[rows] > 0 if _is_outlined(cohort) else None
 
 
 def _pointing_share(cams: Tensor, lesions: Tensor) -> float:
@@ -168,18 +203,7 @@ def _pointing_share(cams: Tensor, lesions: Tensor) -> float:
     return sum(hit_share(cam, mask) for cam, mask in pairs)
 
 
-def _compute_maps(module: nn.Module, images: Tensor, finding: int | None = None) -> Tensor:
-    """The sensitivity of the model, or of its score of one of several findings, to each pixel, a few images at a
-    time.
-    """
-    return torch.cat([compute_sensitivity(module, batch, finding) for batch in torch.split(images, TOGETHER)])
-
-
-@torch.no_grad()
-def _class_maps(module: nn.Module, images: Tensor) -> Tensor | None:
-    """The largest CAM of the classes but the first at every pixel, (n, H, W); None of a network without maps."""
-    maps = module(images).maps
-    if maps is None:
-        return None
+def _enlarge_class_maps(maps: Tensor, images: Tensor) -> Tensor:
+    """The largest CAM of the classes but the first at every pixel, (n, H, W)."""
     cams = normalized_maps(maps)[:, 1:].amax(dim=1, keepdim=True)
     return upsample_maps(cams, compute_stride(maps, images), (images.shape[-2], images.shape[-1]))[:, 0]
