@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
-from evaluation.drawing import INK, Picture, point_at
-from evaluation.panels import draw_panels, line_style
+from evaluation.axes import Axis, Panel, Shape
+from evaluation.drawing import INK, Picture
+from evaluation.panels import FINE, draw_panels, draw_upright, line_style
 from evaluation.wording import format_number
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SIZE = (3.7, 2.6)  # inches; of a panel
 
@@ -65,8 +63,6 @@ def adaptation_curves(
         names: of the classes but 0.
         true_shares: the share of each class but 0 in the given masks or labels.
     """
-    from matplotlib.ticker import MaxNLocator  # slow to import
-
     epochs = range(len(losses))
     looks = {name: line_style(place) for place, name in enumerate(names)}
 
@@ -78,16 +74,15 @@ def adaptation_curves(
         },
     }
 
-    def draw(axes: Axes, title: str, lines: Mapping[str, tuple[list[float], dict[str, Any]]]) -> None:
+    def draw(title: str, lines: Mapping[str, tuple[list[float], dict[str, Any]]]) -> Panel:
+        shapes, y = list[Shape](), Axis(grid=True)
         for name, (values, look) in lines.items():
-            (line,) = axes.plot(epochs, values, marker=".", **look)
-            point_at(line, name, [f"{name}, epoch {at}: {format_number(v)}" for at, v in enumerate(values)])
+            texts = [f"{name}, epoch {at}: {format_number(v)}" for at, v in enumerate(values)]
+            shapes.append(Shape(x=epochs, y=values, marker="o", size=3, method=name, texts=texts, **look))
         if title == "share of predictions":
-            axes.set_ylim(0, 1.1 * max(max(class_shares[1:]) for class_shares in shares) or 1.0)
-        if epoch is not None:
-            axes.axvline(epoch, color=INK, linewidth=0.9, linestyle=":")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        axes.grid(axis="y")
+            y = replace(y, low=0.0, high=1.1 * max(max(class_shares[1:]) for class_shares in shares) or 1.0)
+        shapes += [] if epoch is None else [draw_upright(epoch, FINE)]
+        return Panel(shapes=shapes, x=Axis(whole=True, most=6), y=y)
 
     last, which = (len(losses) - 1, "and no state is used") if epoch is None else (epoch, "which is used")
     ends = [

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from evaluation.drawing import INK, Picture, point_at
+from evaluation.axes import Panel, Shape
+from evaluation.drawing import Picture
 from evaluation.histograms import Floats
 from evaluation.numbers import Number
-from evaluation.panels import draw_panels, mark_style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from evaluation.panels import DOTTED, draw_level, draw_panels, mark_style
 
 
 class Pairs(NamedTuple):
@@ -42,13 +40,15 @@ def draw_agreement(
     ]
     alt = f"Predicted minus given {number.what}{unit} against their mean. {'; '.join(words)}."
 
-    def draw(axes: Axes, name: str, pairs: tuple[Floats, Floats]) -> None:
-        (mean, off), look = pairs, mark_style(places[name])
-        (marks,) = axes.plot(mean, off, linestyle="none", markersize=3, markerfacecolor="none", alpha=0.7, **look)
+    def draw(name: str, pairs: tuple[Floats, Floats]) -> Panel:
+        mean, off = pairs
         halves = zip(mean - off / 2, mean + off / 2, strict=True)
-        point_at(marks, name, [f"{name}: {true:.4g} given, {predicted:.4g} predicted" for true, predicted in halves])
-        for value, dashes in zip(limits[name], ((2, 2), (1, 0), (2, 2)), strict=True):
-            axes.axhline(value, color=INK, linewidth=0.9, linestyle=(0, dashes))
+        texts = [f"{name}: {true:.4g} given, {predicted:.4g} predicted" for true, predicted in halves]
+        marks = Shape(
+            x=mean, y=off, size=3, hollow=True, alpha=0.7, method=name, texts=texts, **mark_style(places[name])
+        )
+        lines = zip(limits[name], (DOTTED, "-", DOTTED), strict=True)
+        return Panel(shapes=[marks, *(draw_level(value, dashes) for value, dashes in lines)])
 
     caption = (
         f"One mark for each of the test {examples}: predicted minus given {number.what} against the mean of both. The "

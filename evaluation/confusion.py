@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, render_svg
+from evaluation.axes import Axis, Image, Label, Panel, Shape
+from evaluation.drawing import Picture, png_uri
 from evaluation.histograms import Ints
 from evaluation.metrics import ratio
-from evaluation.panels import CHARACTER, WIDTH
+from evaluation.panels import CHARACTER, WIDTH, draw_panels
 from evaluation.wording import format_whole
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST = 20  # classes of a matrix that can be read
 CELL, EDGE = 0.42, 0.9  # inches; a cell where there is room, and the margin around a matrix
@@ -49,42 +45,35 @@ def confusion_matrices(
     )
     label_width = CHARACTER * max(map(len, names))
     side = min(CELL * len(names), WIDTH - EDGE - label_width)
-    columns = max(1, min(len(matrices), int(WIDTH / (side + EDGE + label_width))))
-    rows = math.ceil(len(matrices) / columns)
-    size = (columns * (side + EDGE + label_width), rows * (side + EDGE + label_width))
+    size = (side + EDGE + label_width, side + EDGE + label_width)
 
-    def draw(figure: Figure) -> None:
-        cells = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes in cells[len(matrices) :]:
-            axes.set_visible(False)
-        for axes, (key, counts) in zip(cells, matrices.items(), strict=False):
-            _draw_matrix(axes, counts, names, side / len(names) >= FITS)
-            axes.set_title(titles[key])
+    def draw(_: str, counts: Ints) -> Panel:
+        return _draw_matrix(counts, names, side / len(names) >= FITS)
 
     caption = (
         f"How many {examples} of each class (row) each model took for which (column); the darker, the larger the share "
         "of the row. Right answers are on the diagonal."
     )
     caption += " Counts were told with noise, and rounded." if noised else ""
-    return [Picture("Confusion matrices", caption, render_svg(size, alt, draw))]
+    shown_matrices = {titles[key]: matrix for key, matrix in matrices.items()}
+    drawing = draw_panels(shown_matrices, draw, alt=alt, labels=("predicted", "true"), size=size)
+    return [Picture("Confusion matrices", caption, drawing)]
 
 
-def _draw_matrix(axes: Axes, counts: Ints, names: Sequence[str], numbers: bool) -> None:
-    """Draw one matrix, shaded by the share of each row. numbers: whether its cells hold the counts."""
+def _draw_matrix(counts: Ints, names: Sequence[str], numbers: bool) -> Panel:
+    """One matrix, shaded by the share of each row. numbers: whether its cells hold the counts."""
     import matplotlib  # slow to import
 
     shares = np.nan_to_num(ratio(counts, counts.sum(axis=-1, keepdims=True)))
-    axes.imshow(shares, cmap=matplotlib.colormaps["Blues"], vmin=0, vmax=1, interpolation="nearest")
+    colours = np.round(255 * matplotlib.colormaps["Blues"](shares)[..., :3]).astype(np.uint8)
+    shapes: list[Shape | Label | Image] = [Image(uri=png_uri(colours), columns=len(names), rows=len(names))]
     for i, j in np.ndindex(counts.shape):
         if numbers and counts[i, j]:
             ink = "#ffffff" if shares[i, j] > 0.5 else "#111111"
-            axes.text(j, i, format_whole(int(counts[i, j])), ha="center", va="center", color=ink, fontsize=8)
-    axes.set_xticks(range(len(names)), names, rotation=60 if max(map(len, names)) > 4 else 0)
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.set_xlabel("predicted", color=INK)
-    axes.set_ylabel("true", color=INK)
+            shapes.append(Label(x=j, y=i, text=format_whole(int(counts[i, j])), color=ink))
+    axis = Axis(ticks=range(len(names)), names=names, line=False, low=-0.5, high=len(names) - 0.5)
+    x = replace(axis, turned=max(map(len, names)) > 4)
+    return Panel(shapes=shapes, x=x, y=replace(axis, low=axis.high, high=axis.low), square=True)
 
 
 def _describe_matrix(counts: Ints, names: Sequence[str]) -> str:

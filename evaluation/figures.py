@@ -8,28 +8,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from evaluation.axes import FONT, Axis, Label, Panel, Shape
 from evaluation.choice import interval_sign
-from evaluation.drawing import INK, Picture, belong_to, point_at
+from evaluation.drawing import Picture
 from evaluation.findings import Findings
 from evaluation.floors import drop_floors
 from evaluation.histograms import Counts, Floats, Ints
 from evaluation.metrics import auc, roc_curve
-from evaluation.panels import PANEL, draw_panels, draw_row_panels, line_style, mark_style
+from evaluation.panels import (
+    DASHED,
+    PANEL,
+    SHARES,
+    draw_diagonal,
+    draw_panels,
+    draw_row_panels,
+    draw_span,
+    draw_upright,
+    line_style,
+    mark_style,
+)
 from evaluation.rows import FLOORS, PRIVATE, PRIVATE_MEAN, ScoreRow
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 GREY = "#8c8c8c"
 LOSS = "validation loss"
 SPIKE = 2.0
 """A line whose maximum exceeds the others' by this factor is cut off at the edge of its panel, and marked there."""
 ANSWERING = 16  # points of a line that say what they are
+ROUNDS = Axis(whole=True, most=5)
 SCALES = "Each panel has its own scale."
 
 
@@ -50,23 +60,23 @@ def draw_score_dots(scores: Sequence[ScoreRow], measure: str, chosen: Mapping[st
     floors = {_panel_name(row): row for row in shown if row.method in FLOORS and math.isfinite(row.value)}
     shown, order = drop_floors(shown), _list_methods(drop_floors(scores))
     by_place = {(_panel_name(row), row.method): row for row in shown}
-    values = {
-        place: Score(row.value, row.low, row.high, row.assessable, row.patients) for place, row in by_place.items()
-    }
+    values = {place: _as_score(row) for place, row in by_place.items()}
     repeated, picked = any(row.trainings > 1 for row in shown), {*(chosen or {}).items()} & by_place.keys()
     alt = f"{measure} by hospital and method. {_values_text(values)}" + "".join(
         f" {group}, {row.method}: {_format_value(row.value)}." for group, row in floors.items()
     )
     alt += "".join(f" Use at {site}: {method}." for site, method in sorted(picked))
 
-    def draw(axes: Axes, group: str) -> None:
+    def draw(group: str) -> list[Shape | Label]:
+        shapes = list[Shape | Label]()
         for y, method, _ in _list_marks(values, group):
             if (group, method) in picked:
-                belong_to(axes.axhspan(y - 0.45, y + 0.45, color=INK, alpha=0.12, linewidth=0), method)
-            _draw_score(axes, y, by_place[group, method], mark_style(order.index(method)))
+                shapes.append(_shade_row(y, method))
+            shapes += _draw_score(y, by_place[group, method], mark_style(order.index(method)))
         if (floor := floors.get(group)) is not None:
-            line = axes.axvline(floor.value, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
-            point_at(line, floor.method, 2 * [f"{group}, {floor.method}: {measure} {_format_value(floor.value)}"])
+            texts = 2 * [f"{group}, {floor.method}: {measure} {_format_value(floor.value)}"]
+            shapes.append(replace(draw_upright(floor.value, DASHED), method=floor.method, texts=texts))
+        return shapes
 
     caption = "Each hospital's own model on its own test patients; thick bars are 95 % intervals over patients, "
     caption += "thin ones over trainings, " if repeated else ""
@@ -77,18 +87,23 @@ def draw_score_dots(scores: Sequence[ScoreRow], measure: str, chosen: Mapping[st
     return Picture(measure, f"{caption}{SCALES}", drawing)
 
 
-def _draw_score(axes: Axes, y: int, row: ScoreRow, look: Mapping[str, Any]) -> None:
+def _shade_row(y: int, method: str) -> Shape:
+    """The row of the method that should be used."""
+    sides = (y - 0.45, y - 0.45, y + 0.45, y + 0.45)
+    return Shape(x=(0, 1, 1, 0), y=sides, across="x", filled=True, alpha=0.12, method=method)
+
+
+def _draw_score(y: int, row: ScoreRow, look: Mapping[str, Any]) -> list[Shape]:
     """A score with its interval over patients, and beside it a thin one over trainings where there are several."""
-    alpha, fill = (1, look["color"]) if row.assessable else (0.45, "none")
-    belong_to(axes.hlines(y, row.low, row.high, color=look["color"], linewidth=2.2, alpha=alpha), row.method)
-    text = Score(row.value, row.low, row.high, row.assessable, row.patients).in_words
+    colour, alpha, text = look["color"], 1 if row.assessable else 0.45, _as_score(row).in_words
+    shapes = [draw_span((row.low, row.high), y, color=colour, linewidth=2.2, alpha=alpha, method=row.method)]
     if math.isfinite(row.trained_low):
-        beside = axes.hlines(y + 0.3, row.trained_low, row.trained_high, color=look["color"], linewidth=0.9)
-        belong_to(beside, row.method)
+        ends = (row.trained_low, row.trained_high)
+        shapes.append(draw_span(ends, y + 0.3, color=colour, linewidth=0.9, method=row.method))
         interval = f"{_format_value(row.trained_low)} to {_format_value(row.trained_high)}"
         text += f"; over {row.trainings} trainings {interval}"
-    (mark,) = axes.plot(row.value, y, markersize=6, markerfacecolor=fill, **look)
-    point_at(mark, row.method, [f"{_panel_name(row)}, {row.method}: {row.measure} {text}"])
+    texts = [f"{_panel_name(row)}, {row.method}: {row.measure} {text}"]
+    return [*shapes, Shape(x=row.value, y=y, hollow=not row.assessable, method=row.method, texts=texts, **look)]
 
 
 def draw_gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Picture:
@@ -102,16 +117,18 @@ def draw_gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> 
     order = _list_methods(scores)
     alt = f"Gain in {measure} over {reference} by hospital and method. " + _values_text(values)
 
-    def draw(axes: Axes, group: str) -> None:
+    def draw(group: str) -> list[Shape | Label]:
+        shapes = list[Shape | Label]()
         for y, method, score in _list_marks(values, group):
             decided = score.fine and interval_sign(score.low, score.high) != 0
             colour = mark_style(order.index(method))["color"] if decided else GREY
-            alpha = 0.9 if score.fine else 0.35
-            belong_to(axes.barh(y, score.value, height=0.7, color=colour, alpha=alpha, linewidth=0), method)
-            belong_to(axes.hlines(y, score.low, score.high, color=INK, linewidth=1.0), method)
-            (mark,) = axes.plot(score.value, y)
-            point_at(mark, method, [f"{group}, {method}: {score.in_words} in {measure} over {reference}"])
-        axes.axvline(0, color=INK, linewidth=0.9)
+            sides = (y - 0.35, y - 0.35, y + 0.35, y + 0.35)
+            bar = Shape(x=(0, score.value, score.value, 0), y=sides, color=colour, filled=True, method=method)
+            shapes.append(replace(bar, alpha=0.9 if score.fine else 0.35))
+            shapes.append(draw_span((score.low, score.high), y, linewidth=1.0, method=method))
+            texts = [f"{group}, {method}: {score.in_words} in {measure} over {reference}"]
+            shapes.append(Shape(x=score.value, y=y, method=method, texts=texts))
+        return [*shapes, draw_upright(0)]
 
     caption = (
         f"Same patients, same bootstrap copies: an interval without 0 is a difference from {reference} that "
@@ -138,18 +155,17 @@ def draw_roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence
     ]
     alt = "ROC curves by hospital. Areas under the curve: " + "; ".join(words) + "."
 
-    def draw(axes: Axes, site: str, lines: Mapping[str, Ints]) -> None:
-        axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
+    def draw(site: str, lines: Mapping[str, Ints]) -> Panel:
+        shapes: list[Shape | Label] = [draw_diagonal()]
         for method, counts in lines.items():
             fpr, tpr = _bend_points(*roc_curve(counts))
-            (line,) = axes.plot(fpr, tpr, **looks[method])
             texts = [f"{y:.0%} found, {x:.0%} false alarms" for x, y in zip(fpr, tpr, strict=True)]
             area = f"{site}, {method}: AUC {_format_value(areas[site][method])}; "
-            point_at(line, method, texts, lead=area, most=ANSWERING)
+            shapes.append(Shape(x=fpr, y=tpr, method=method, lead=area, texts=texts, most=ANSWERING, **looks[method]))
         if not any(math.isfinite(area) for area in areas[site].values()):
-            axes.text(0.5, 0.5, "no curve:\none class only", ha="center", va="center")
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
-        axes.set_box_aspect(1)
+            words = zip(("no curve:", "one class only"), (0.54, 0.46), strict=True)
+            shapes += [Label(x=0.5, y=y, text=text, size=FONT) for text, y in words]
+        return Panel(shapes=shapes, x=SHARES, y=SHARES, square=True)
 
     caption = "Each hospital's own model on its own test patients, from histograms of predicted probability."
     labels = ("false positive rate", "true positive rate")
@@ -216,17 +232,19 @@ def draw_learning_curves(
     named = f"{value[:1].upper()}{value[1:]}"
     alt = f"{named} by round and hospital. Last values: " + "; ".join(words) + "."
 
-    def draw(axes: Axes, site: str, lines: Mapping[str, Curve]) -> None:
-        top = tops[site]
+    def draw(site: str, lines: Mapping[str, Curve]) -> Panel:
+        top, shapes, y = tops[site], list[Shape](), Axis(grid=True)
         for method, curve in lines.items():
-            _draw_curve(axes, f"{site}, {method}", method, curve, looks[method])
+            shapes.append(_draw_curve(f"{site}, {method}", method, curve, looks[method]))
             over = [number for number, v in zip(curve.rounds, curve.values, strict=True) if v > top]
-            look = {"marker": "^", "markersize": 5, "linewidth": 0, "color": looks[method]["color"]}
-            belong_to(axes.plot(over, [top] * len(over), **look) if over else [], method)
+            colour = looks[method]["color"]
+            if over:
+                shapes.append(Shape(x=over, y=[top] * len(over), marker="^", size=5, color=colour, method=method))
         if cut[site]:
             low = min(min(curve.values) for curve in lines.values() if curve.values)
             room = top - low or abs(top) or 1.0  # one round: all the others may have one value
-            axes.set_ylim(low - 0.05 * room, top + 0.03 * room)
+            y = replace(y, low=low - 0.05 * room, high=top + 0.03 * room)
+        return Panel(shapes=shapes, x=ROUNDS, y=y)
 
     caption = f"{named} on each hospital's validation patients, of the model that it would use."
     if cut_texts := [
@@ -238,16 +256,12 @@ def draw_learning_curves(
     return Picture(f"{title}{part}", caption, drawing)
 
 
-def _draw_curve(axes: Axes, lead: str, method: str, curve: Curve, look: Mapping[str, Any]) -> None:
+def _draw_curve(lead: str, method: str, curve: Curve, look: Mapping[str, Any]) -> Shape:
     """One line by round, each point of which says its value. lead: what it is."""
-    from matplotlib.ticker import MaxNLocator  # slow to import
-
-    (line,) = axes.plot(curve.rounds, curve.values, **look, marker="." if len(curve.rounds) == 1 else "")
     at = zip(curve.rounds, curve.values, strict=True)
     texts = [f"round {number}: {_format_value(value)}" for number, value in at]
-    point_at(line, method, texts, lead=f"{lead}, ", most=ANSWERING)
-    axes.grid(axis="y")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    line = Shape(x=curve.rounds, y=curve.values, method=method, lead=f"{lead}, ", texts=texts, most=ANSWERING, **look)
+    return line if len(curve.rounds) > 1 else replace(line, marker="o", size=3)
 
 
 def panel_top(lines: Mapping[str, Curve]) -> float:
@@ -277,9 +291,10 @@ def draw_note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence
     ]
     shown = {f"{method}\n{note}": (method, curve) for (method, note), curve in curves.items()}
 
-    def draw(axes: Axes, title: str, noted: tuple[str, Curve]) -> None:
+    def draw(title: str, noted: tuple[str, Curve]) -> Panel:
         method, curve = noted
-        _draw_curve(axes, ", ".join(title.split("\n")), method, curve, looks[method])
+        line = _draw_curve(", ".join(title.split("\n")), method, curve, looks[method])
+        return Panel(shapes=[line], x=ROUNDS, y=Axis(grid=True))
 
     alt = "Notes of methods by round. " + "; ".join(words) + "."
     caption = (
@@ -308,6 +323,11 @@ class Score(NamedTuple):
 
 Values = Mapping[tuple[str, str], Score]
 """By (group, method)."""
+
+
+def _as_score(row: ScoreRow) -> Score:
+    """A row's value with its interval over patients."""
+    return Score(row.value, row.low, row.high, row.assessable, row.patients)
 
 
 def _panel_name(row: ScoreRow) -> str:

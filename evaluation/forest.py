@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
 
-from evaluation.drawing import COLOURS, INK, Picture, belong_to, point_at
-from evaluation.panels import draw_row_panels
+from evaluation.axes import Label, Shape
+from evaluation.drawing import COLOURS, Picture
+from evaluation.panels import DASHED, draw_level, draw_row_panels, draw_span, draw_upright
 from evaluation.rows import ScoreRow
 from evaluation.wording import format_number
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 HIDING = "#8c8c8c"
 
@@ -42,30 +40,23 @@ def draw_forest_plot(
     ]
     alt = f"{measure} by hospital, the worst first. {'; '.join(words)}."
 
-    def draw(axes: Axes, model: str) -> None:
+    def draw(model: str) -> list[Shape | Label]:
         model_rows = scores[model]
-        if over:
-            axes.axhline(len(names) - 0.5, color=INK, linewidth=0.6, alpha=0.5)
-        if least is not None:
-            axes.axvline(least, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+        shapes: list[Shape | Label] = [replace(draw_level(len(names) - 0.5), linewidth=0.6, alpha=0.5)] if over else []
+        shapes += [] if least is None else [draw_upright(least, DASHED)]
         worst = next((name for name in names if name in model_rows), None)
         for y, name in enumerate(row_names):
             row = model_rows.get(name)
             if row is None or not math.isfinite(row.value):
-                axes.text(0.02, y, "no score", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+                shapes.append(Label(x=0.02, y=y, text="no score", across="x", anchor="start"))
                 continue
             colour = HIDING if name in over else COLOURS[3] if name == worst else COLOURS[0]
             alpha = 1 if row.assessable else 0.45
-            belong_to(axes.hlines(y, row.low, row.high, color=colour, linewidth=1.8, alpha=alpha), model)
-            face = colour if row.assessable and name not in over else "none"
-            look: dict[str, Any] = {
-                "marker": "D" if name in over else "o",
-                "color": colour,
-                "markersize": 6,
-                "markerfacecolor": face,
-            }
-            (mark,) = axes.plot(row.value, y, **look)
-            point_at(mark, model, [f"{name}, {model}: {measure} {_format_score(row)}, {row.patients} patients"])
+            shapes.append(draw_span((row.low, row.high), y, color=colour, linewidth=1.8, alpha=alpha, method=model))
+            mark = Shape(x=row.value, y=y, color=colour, marker="D" if name in over else "o", method=model)
+            texts = [f"{name}, {model}: {measure} {_format_score(row)}, {row.patients} patients"]
+            shapes.append(replace(mark, hollow=not row.assessable or name in over, texts=texts))
+        return shapes
 
     caption = (
         "Bars are 95 % intervals over patients, hollow marks have too few patients to judge by. Hospitals stand by the "

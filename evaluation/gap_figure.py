@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluation.drawing import COLOURS, INK, Picture, belong_to, point_at
-from evaluation.panels import draw_row_panels
+from evaluation.axes import Label, Shape, find_limits
+from evaluation.drawing import COLOURS, Picture
+from evaluation.panels import DASHED, draw_row_panels, draw_span, draw_upright
 from evaluation.rows import PRIVATE, GapRow
 from evaluation.wording import format_hundredths, format_signed
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SHOWN = (-1.0, 2.0)
 """Shares farther out are cut off: where the gap is small, an interval may reach far."""
@@ -28,19 +25,16 @@ def draw_gap_shares(rows: Sequence[GapRow]) -> Picture | None:
     methods = list(dict.fromkeys(row.method for row in known))
     groups = list(dict.fromkeys(_panel_title(row) for row in known))
 
-    def draw(axes: Axes, group: str) -> None:
-        for place in (0, 1):
-            axes.axvline(place, color=INK, linewidth=0.9, linestyle=(0, (4, 2)) if place else "-")
-        for row in known:
-            if _panel_title(row) != group:
-                continue
-            y = methods.index(row.method)
-            low, high = np.clip((row.share_low, row.share_high), *SHOWN)
-            belong_to(axes.hlines(y, low, high, color=COLOURS[0], linewidth=1.6), row.method)
-            (mark,) = axes.plot(row.share, y, "o", color=COLOURS[0], markersize=6)
-            point_at(mark, row.method, [f"{group}, {_describe_share(row)}"])
-        low, high = axes.get_xlim()
-        axes.set_xlim(max(SHOWN[0], min(low, -0.1)), min(SHOWN[1], max(high, 1.1)))
+    by_group = {group: [row for row in known if _panel_title(row) == group] for group in groups}
+
+    def draw(group: str) -> list[Shape | Label]:
+        shapes: list[Shape | Label] = [draw_upright(0), draw_upright(1, DASHED)]
+        for row in by_group[group]:
+            y, look = methods.index(row.method), {"color": COLOURS[0], "method": row.method}
+            shapes.append(draw_span(_cut_interval(row), y, linewidth=1.6, **look))
+            texts = [f"{group}, {_describe_share(row)}"]
+            shapes.append(Shape(x=row.share, y=y, marker="o", texts=texts, color=COLOURS[0], method=row.method))
+        return shapes
 
     alt = f"Share of the oracle gap in {known[0].measure}. " + "; ".join(
         f"{_panel_title(row)}, {_describe_share(row)}" for row in known
@@ -50,9 +44,21 @@ def draw_gap_shares(rows: Sequence[GapRow]) -> Picture | None:
         f"over patients; they are cut off at {SHOWN[0]:g} and {SHOWN[1]:g}."
     )
     label = f"share of the oracle gap in {known[0].measure}"
-    return Picture(
-        "Share of the oracle gap", caption, draw_row_panels(groups, methods, draw, alt=f"{alt}.", label=label)
-    )
+    ends = {group: _find_ends(group_rows) for group, group_rows in by_group.items()}
+    drawing = draw_row_panels(groups, methods, draw, alt=f"{alt}.", label=label, ends=ends)
+    return Picture("Share of the oracle gap", caption, drawing)
+
+
+def _cut_interval(row: GapRow) -> tuple[float, float]:
+    """The interval of a share, without what lies farther out than `SHOWN`."""
+    low, high = np.clip((row.share_low, row.share_high), *SHOWN)
+    return float(low), float(high)
+
+
+def _find_ends(rows: Sequence[GapRow]) -> tuple[float, float]:
+    """The ends of a panel's scale: 0 and 1 are on it, and nothing farther out than `SHOWN`."""
+    low, high = find_limits([(0, 1, row.share, *_cut_interval(row)) for row in rows])
+    return max(SHOWN[0], min(low, -0.1)), min(SHOWN[1], max(high, 1.1))
 
 
 def _panel_title(row: GapRow) -> str:

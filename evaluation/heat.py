@@ -6,26 +6,26 @@ Values are printed in their cells if they fit; the alternative text has them all
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, render_svg
+from evaluation.axes import FONT, Axis, Colours, Image, Label, Panel, Shape, write_panel
+from evaluation.drawing import INK, Picture, png_uri
 from evaluation.histograms import Floats
 from evaluation.panels import CHARACTER, WIDTH
 from evaluation.wording import format_number
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 CELL, ROW = (0.85, 0.45)  # inches; a cell where there is room
 LOW_ROW = 0.25  # inches; for many rows, as layers of a network
 FITS = 0.5  # inches; the width of a cell that can hold a number
 PALE = 0.05  # least half-width of the colour scale, so that small changes look small
 TICKS = 20  # labels along an axis
+WIDE = 5.8  # inches; wider figures are scrolled on a telephone
+RAMP = 64  # colours of the bar
+BLANK = (255, 255, 255, 0)  # where there is no value
 
 
 def draw_cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, measure: str, method: str) -> Picture:
@@ -36,12 +36,9 @@ def draw_cross_site(models: Sequence[str], tests: Sequence[str], values: Floats,
     alt = f"{measure} of {method}: " + "; ".join(parts) + "."
     low, high = (0.5, 1.0) if np.isnan(values).all() or np.nanmin(values) >= 0.5 else (float(np.nanmin(values)), 1.0)
 
-    def draw(figure: Figure) -> None:
-        axes = _draw_cells(figure, models, tests, values, (low, high), measure)
-        axes.set(xlabel="tested on the patients of", ylabel="model of")
-
+    drawing = _draw_cells(models, tests, values, (low, high), (measure, "tested on the patients of", "model of"), alt)
     caption = "The diagonal is private testing; a column shows which hospitals' models suit these patients."
-    return Picture(f"Cross-site generalization: {method}", caption, render_svg(_figure_size(models, tests), alt, draw))
+    return Picture(f"Cross-site generalization: {method}", caption, drawing)
 
 
 def draw_site_matrix(sites: Sequence[str], values: Floats, name: str, method: str) -> Picture:
@@ -53,15 +50,12 @@ def draw_site_matrix(sites: Sequence[str], values: Floats, name: str, method: st
     ]
     alt = f"{name} of {method} between hospitals: " + "; ".join(parts) + "."
 
-    def draw(figure: Figure) -> None:
-        axes = _draw_cells(figure, sites, sites, values, _colour_limits(values), name)
-        axes.set(xlabel="takes from", ylabel="hospital")
-
+    drawing = _draw_cells(sites, sites, values, _colour_limits(values), (name, "takes from", "hospital"), alt)
     caption = (
         "How much each hospital (row) takes from each (column), as the coordinator knows it after the last round. "
         "Notes that hospitals do not send, as APPLE's relationships, are on their own pages only."
     )
-    return Picture(f"{method}: {name} between hospitals", caption, render_svg(_figure_size(sites, sites), alt, draw))
+    return Picture(f"{method}: {name} between hospitals", caption, drawing)
 
 
 def draw_round_matrix(sites: Sequence[str], rounds: Sequence[int], values: Floats, name: str, method: str) -> Picture:
@@ -71,12 +65,10 @@ def draw_round_matrix(sites: Sequence[str], rounds: Sequence[int], values: Float
     alt = f"{name} of {method} by hospital and round. Round {rounds[0]}: {', '.join(first)}. "
     alt += f"Round {rounds[-1]}: {', '.join(last)}."
 
-    def draw(figure: Figure) -> None:
-        axes = _draw_cells(figure, sites, [str(round_) for round_ in rounds], values, _colour_limits(values), name)
-        axes.set_xlabel("round")
-
+    columns = [str(round_) for round_ in rounds]
+    drawing = _draw_cells(sites, columns, values, _colour_limits(values), (name, "round", ""), alt)
     caption = f"{name} that this hospital gives each hospital, itself among them, after each round."
-    return Picture(f"{method}: {name} by round", caption, render_svg(_figure_size(sites, rounds), alt, draw))
+    return Picture(f"{method}: {name} by round", caption, drawing)
 
 
 def draw_mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, spread: Floats, label: str) -> Picture:
@@ -91,52 +83,63 @@ def draw_mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, 
     alt = f"Coefficients of {label}, mean over layers: {means}. In {layers[0]}: {', '.join(models)}."
     reach = max(PALE, float(np.abs(values - start).max()))
 
-    def draw(figure: Figure) -> None:
-        limits = (start - reach, start + reach)
-        axes = _draw_cells(figure, layers, experts, values, limits, "coefficient", colours="PuOr_r")
-        axes.set(xlabel="model of", ylabel="layer")
-
+    limits, labels = (start - reach, start + reach), ("coefficient", "model of", "layer")
+    drawing = _draw_cells(layers, experts, values, limits, labels, alt, colours="PuOr_r", height=LOW_ROW)
     caption = (
         f"Coefficient of each model in each layer's kernel, mean over this hospital's images. White is "
         f"1/{len(experts)}, the start; coefficients are between 0 and 1 and need not sum to 1. Between images "
         f"they have a standard deviation of at most {float(spread.max()):.2g}."
     )
-    return Picture(
-        f"{label}: how models are mixed", caption, render_svg(_figure_size(layers, experts, LOW_ROW), alt, draw)
-    )
+    return Picture(f"{label}: how models are mixed", caption, drawing)
 
 
 def _draw_cells(
-    figure: Figure,
     rows: Sequence[str],
     columns: Sequence[str],
     values: Floats,
     limits: tuple[float, float],
-    label: str,
+    labels: tuple[str, str, str],
+    alt: str,
     *,
     colours: str = "",
-) -> Axes:
-    """Cells with their values, names of rows and columns, and the colour bar. Other colours if values are below 0, or
-    as named.
+    height: float = ROW,
+) -> str:
+    """An SVG named `alt` of cells with their values, names of rows and columns, and the bar of colours. labels: of the
+    bar, below and at the left. Other colours if values are below 0, or as named. height: of a row in inches.
     """
     import matplotlib  # slow to import
 
-    axes, (low, high) = figure.subplots(), limits
+    low, high = limits
     painted = matplotlib.colormaps[colours or ("PuOr_r" if low < 0 else "cividis")]
-    image = axes.imshow(values, cmap=painted, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+    paint = painted((values - low) / ((high - low) or 1.0), bytes=True)
+    paint[np.isnan(values)] = BLANK
+    cells: list[Shape | Label | Image] = [Image(uri=png_uri(paint), columns=len(columns), rows=len(rows))]
     if _cell_width(rows, columns) >= FITS:
         for i, j in np.ndindex(values.shape):
-            red, green, blue, _ = painted(image.norm(values[i, j]))
-            dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
-            ink = INK if math.isnan(values[i, j]) else "#ffffff" if dark else "#111111"
-            axes.text(j, i, format_number(float(values[i, j])), ha="center", va="center", color=ink)
+            is_dark = paint[i, j, :3] @ (0.2126, 0.7152, 0.0722) < 0.5 * 255
+            ink = INK if math.isnan(values[i, j]) else "#ffffff" if is_dark else "#111111"
+            cells.append(Label(x=j, y=i, text=format_number(float(values[i, j])), color=ink, size=FONT))
     step = 1 if not columns[0].isdigit() else math.ceil(len(columns) / TICKS)
-    crowded = max(map(len, columns)) * CHARACTER > _cell_width(rows, columns) * step
-    axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=60 if crowded else 0)
-    axes.set_yticks(range(len(rows)), rows)
-    axes.spines[:].set_visible(False)
-    figure.colorbar(image, ax=axes, label=label, shrink=0.9).outline.set_visible(False)
-    return axes
+    is_crowded = max(map(len, columns)) * CHARACTER > _cell_width(rows, columns) * step
+    ramp = png_uri(painted(np.linspace(1, 0, RAMP)[:, None], bytes=True)[..., :3])
+    across, down = len(columns) - 0.5, len(rows) - 0.5
+    panel = Panel(
+        shapes=cells,
+        x=Axis(
+            label=labels[1],
+            low=-0.5,
+            high=across,
+            ticks=range(0, len(columns), step),
+            names=columns[::step],
+            turned=is_crowded,
+        ),
+        y=Axis(label=labels[2], low=down, high=-0.5, ticks=range(len(rows)), names=rows),
+        colours=Colours(uri=ramp, axis=Axis(label=labels[0], low=low, high=high)),
+    )
+    size = _figure_size(rows, columns, height)
+    wide = ' class="wide"' if size[0] > WIDE else ""
+    name = html.escape(alt, quote=True)
+    return f'<svg{wide} role="img" aria-label="{name}" {write_panel(panel, size, alt)}</svg>'
 
 
 def _colour_limits(values: Floats) -> tuple[float, float]:

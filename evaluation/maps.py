@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.drawing import INK, Picture, render_svg
-from evaluation.panels import mark_style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from evaluation.axes import Axis, Panel, Shape
+from evaluation.drawing import Picture
+from evaluation.panels import draw_panels, mark_style
 
 Points = NDArray[np.generic]
+SIZE = (3.4, 3.2)  # inches
 READ = "Every point is an image; t-SNE of principal components, so only nearness is meaningful."
 
 
@@ -59,7 +56,7 @@ def _describe_groups(groups: Mapping[str, Points]) -> str:
 
 
 def draw_scatter(groups: Mapping[str, Points], alt: str) -> str:
-    """An SVG of sets of points, each with a colour and a shape.
+    """A panel with sets of points, each with a colour and a shape.
 
     Raises:
         ValueError: points have another shape than (n, 2).
@@ -68,14 +65,10 @@ def draw_scatter(groups: Mapping[str, Points], alt: str) -> str:
     if wrong:
         raise ValueError(f"points must be (n, 2), found {', '.join(wrong)}")
 
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        for place, (name, points) in enumerate(groups.items()):
-            axes.scatter(points[:, 0], points[:, 1], s=9, alpha=0.6, lw=0, label=name, **mark_style(place))
-        axes.set_xticks([])
-        axes.set_yticks([])
-        for side in axes.spines.values():
-            side.set_color(INK)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-    return render_svg((4.6, 3.2), alt, draw)
+    looks = {name: mark_style(place) for place, name in enumerate(groups)}
+    shapes = [
+        Shape(x=points[:, 0], y=points[:, 1], size=3, alpha=0.6, **looks[name]) for name, points in groups.items()
+    ]
+    nothing = Axis(ticks=())  # places have no meaning of their own
+    panel = Panel(shapes=shapes, x=nothing, y=nothing)
+    return draw_panels({"": panel}, lambda _, drawn: drawn, alt=alt, looks=looks, size=SIZE)

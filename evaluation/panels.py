@@ -1,4 +1,4 @@
-"""Shared by all figures: line styles, marks, keys, and a grid of panels, one for each hospital or feature."""
+"""Shared by all figures: line styles, marks, keys, and panels side by side, one for each hospital or feature."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import html
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from evaluation.drawing import COLOURS, DASHES, MARKERS, belong_to, render_panels
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from evaluation.axes import SMALL, Axis, Label, Panel, Shape, settle_axes, write_mark, write_panel
+from evaluation.drawing import COLOURS, DASHES, MARKERS
 
 Lines = TypeVar("Lines")
 
@@ -22,18 +20,10 @@ PANEL = 2.5  # inches; a side of a small multiple
 CHARACTER = 0.075  # inches; a letter of a name
 SCALE, GAP, WIDEST = 2.1, 0.2, 4.6  # inches; the least width of a scale, between panels, the most of a panel with rows
 ROW = 0.17  # inches; the row of a method
+DASHED, DOTTED, FINE = (0, (4, 2)), (0, (2, 2)), (0, (1, 1.65))
+SHARES = Axis(low=-0.02, high=1.02, ticks=(0, 0.5, 1))
+"""Of shares, from 0 to 1."""
 LINES = 8  # that are still distinguishable in one panel
-
-SHAPES = {
-    "o": "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
-    "s": "M-3-3h6v6h-6z",
-    "^": "M0-4L4 3h-8z",
-    "D": "M0-4L4 0L0 4L-4 0z",
-    "v": "M0 4L4-3h-8z",
-    "P": "M-1.3-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
-    "X": "M-4-2L-2-4L0-2L2-4L4-2L2 0L4 2L2 4L0 2L-2 4L-4 2L-2 0z",
-}
-"""The marks of `MARKERS` as paths about 0."""
 
 
 def line_style(place: int) -> dict[str, Any]:
@@ -47,9 +37,36 @@ def mark_style(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]}
 
 
+def draw_upright(x: float, linestyle: Any = "-") -> Shape:
+    """A line from the lower to the upper end of a panel."""
+    return Shape(x=(x, x), y=(0, 1), across="y", linewidth=0.9, linestyle=linestyle)
+
+
+def draw_level(y: float, linestyle: Any = "-") -> Shape:
+    """A line from the left to the right end of a panel."""
+    return Shape(x=(0, 1), y=(y, y), across="x", linewidth=0.9, linestyle=linestyle)
+
+
+def draw_diagonal(top: float = 1.0) -> Shape:
+    """The line on which both axes have the same value, up to the top."""
+    return Shape(x=(0, top), y=(0, top), linewidth=0.7, alpha=0.4, linestyle=DOTTED)
+
+
+def draw_span(ends: tuple[float, float], y: float, **look: Any) -> Shape:
+    """A line from one end to the other at a height."""
+    return Shape(x=ends, y=(y, y), **look)
+
+
+def draw_bars(x: Sequence[float], lows: Sequence[float], highs: Sequence[float], **look: Any) -> Shape:
+    """Upright lines from low to high, (n,) each."""
+    places = [each for at in x for each in (at, at, math.nan)]
+    ends = [each for low, high in zip(lows, highs, strict=True) for each in (low, high, math.nan)]
+    return Shape(x=places, y=ends, **look)
+
+
 def draw_panels(
     shown: Mapping[str, Lines],
-    draw: Callable[[Axes, str, Lines], None],
+    draw: Callable[[str, Lines], Panel],
     *,
     alt: str,
     labels: tuple[str, str] = ("", ""),
@@ -59,17 +76,33 @@ def draw_panels(
 ) -> str:
     """A panel for each (title, lines), and the key.
 
-    draw: fills the axes of a panel. alt: names all of them. labels: of x and y. looks: name -> style, for the key.
-    size: of a panel in inches.
+    draw: what a panel shows. alt: names all of them. labels: of x and y. looks: name -> style, for the key. size: of a
+    panel in inches. share_y: one scale of y for all.
     """
+    wrapped = [textwrap.fill(label, int(side / CHARACTER)) for label, side in zip(labels, size, strict=True)]
+    panels = {title: draw(title, lines) for title, lines in shown.items()}
+    panels = {
+        title: replace(panel, x=replace(panel.x, label=wrapped[0]), y=replace(panel.y, label=wrapped[1]))
+        for title, panel in panels.items()
+    }
+    if share_y and panels:
+        scales = [settle_axes(panel, size).y for panel in panels.values()]
+        low, high = min(scale.low or 0.0 for scale in scales), max(scale.high or 0.0 for scale in scales)
+        panels = {title: replace(panel, y=replace(panel.y, low=low, high=high)) for title, panel in panels.items()}
+    return write_panels(panels, size, alt) + write_key(looks or {})
 
-    def fill(axes: Axes, title: str, lines: Lines) -> None:
-        draw(axes, title, lines)
-        axes.set_xlabel(textwrap.fill(labels[0], int(size[0] / CHARACTER)))
-        axes.set_ylabel(textwrap.fill(labels[1], int(size[1] / CHARACTER)))
 
-    draws = {title: partial(fill, title=title, lines=lines) for title, lines in shown.items()}
-    return render_panels(size, alt, draws, share_y=share_y) + write_key(looks or {})
+def write_panels(panels: Mapping[str, Panel], size: tuple[float, float], alt: str) -> str:
+    """A small SVG for each panel, by title, of (width, height) inches: as many side by side as the page has room for.
+    They are one picture, named `alt`.
+    """
+    drawings = (write_panel(panel, size, f"{alt}{place}") for place, panel in enumerate(panels.values()))
+    cells = "".join(
+        f'<div class="panel">{f"<p>{html.escape(title)}</p>" if title else ""}<svg aria-hidden="true" {drawing}</svg>'
+        "</div>"
+        for title, drawing in zip(panels, drawings, strict=True)
+    )
+    return f'<div class="panels" role="img" aria-label="{html.escape(alt, quote=True)}">{cells}</div>'
 
 
 def split_names(names: Sequence[str], always: str | None = None) -> list[tuple[str, list[str]]]:
@@ -91,33 +124,33 @@ def split_names(names: Sequence[str], always: str | None = None) -> list[tuple[s
 def draw_row_panels(
     groups: Sequence[str],
     methods: Sequence[str],
-    draw: Callable[[Axes, str], None],
+    draw: Callable[[str], Sequence[Shape | Label]],
     *,
     alt: str,
     label: str,
+    ends: Mapping[str, tuple[float, float]] | None = None,
 ) -> str:
     """A panel for each group with a row for each method, the first one at the top; each has its own scale.
 
-    draw: fills the axes of a group. label: of x.
+    draw: what a group shows; the row of a method is at its number. label: of x. ends: of x, by group; without them
+    those of what is drawn.
     """
-    from matplotlib.ticker import MaxNLocator  # slow to import
-
     size = row_panel_size(groups, methods)
-
-    def fill(axes: Axes, group: str) -> None:
-        axes.set_yticks(range(len(methods)), methods)
-        for name, text in zip(methods, axes.get_yticklabels(), strict=True):
-            belong_to(text, name)
-        axes.set_ylim(len(methods) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
-        axes.tick_params(axis="x", labelsize=8)
-        axes.spines["left"].set_visible(False)
-        axes.grid()
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=3))
-        draw(axes, group)
-        axes.set_xlabel(textwrap.fill(label, int(size[0] / CHARACTER)))
-
-    return render_panels(size, alt, {group: partial(fill, group=group) for group in groups})
+    rows = Axis(
+        low=len(methods) - 0.4,
+        high=-0.6,
+        ticks=range(len(methods)),
+        names=methods,
+        line=False,
+        grid=True,
+        methods=True,
+    )
+    x = Axis(label=textwrap.fill(label, int(size[0] / CHARACTER)), most=3, grid=True, size=SMALL)
+    panels = {}
+    for group in groups:
+        low, high = (None, None) if ends is None else ends[group]
+        panels[group] = Panel(shapes=draw(group), x=replace(x, low=low, high=high), y=rows)
+    return write_panels(panels, size, alt)
 
 
 def row_panel_size(groups: Sequence[str], methods: Sequence[str]) -> tuple[float, float]:
@@ -141,5 +174,5 @@ def _draw_sample(look: Mapping[str, Any]) -> str:
     colour, dash = look["color"], look.get("linestyle")
     dashes = "" if dash in (None, "-") else " ".join(f"{1.5 * part:g}" for part in dash[1])
     line = f'<path d="M0 6H30" fill="none" stroke-width="1.8" stroke-dasharray="{dashes}"/>' if dash else ""
-    mark = f'<path d="{SHAPES[look["marker"]]}" transform="translate(15 6)"/>' if "marker" in look else ""
+    mark = f'<path d="{write_mark(look["marker"])}" transform="translate(15 6)"/>' if "marker" in look else ""
     return f'<svg aria-hidden="true" width="30" height="12" stroke="{colour}" fill="{colour}">{line}{mark}</svg>'

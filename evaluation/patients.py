@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.axes import Axis, Panel, Shape
 from evaluation.drawing import Picture
 from evaluation.histograms import Floats
 from evaluation.panels import PANEL, draw_panels, line_style
 from evaluation.wording import format_figures
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 CLASSES = ("negative", "positive")
 FEW_VALUES = 6  # a feature with at most this many values is drawn value by value
 BINS = 12
 WIDE = (4.6, 2.5)  # inches
+FROM_ZERO = Axis(low=0.0, grid=True)
 
 
 @dataclass(frozen=True)
@@ -48,12 +46,11 @@ def draw_intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bi
     low, high = np.quantile(everything, [0.001, 0.999]) if everything.size else (0.0, 1.0)
     edges = np.linspace(low, high if high > low else low + 1, bins + 1)
 
-    def draw(axes: Axes, _: str, shown: Mapping[str, Floats]) -> None:
-        for place, v in enumerate(shown.values()):
-            share = np.histogram(v, edges)[0] / max(1, v.size)
-            axes.plot((edges[1:] + edges[:-1]) / 2, share, **line_style(place))
-        axes.set_ylim(0, None)
-        axes.grid(axis="y")
+    def draw(_: str, shown: Mapping[str, Floats]) -> Panel:
+        middles = (edges[1:] + edges[:-1]) / 2
+        shares = (np.histogram(v, edges)[0] / max(1, v.size) for v in shown.values())
+        lines = [Shape(x=middles, y=share, **line_style(place)) for place, share in enumerate(shares)]
+        return Panel(shapes=lines, y=FROM_ZERO)
 
     caption = "Splits with similar curves have similar patients; if a split is shifted, look at its pictures."
     caption = caption if len(flat) > 1 else ""
@@ -102,14 +99,13 @@ def draw_features_by_class(
     ]
     alt = f"Features by class, mean ± standard deviation. {'; '.join(parts) or 'None to be drawn'}."
 
-    def draw(axes: Axes, _: str, values: Floats) -> None:
-        edges = _bin_edges(values)
+    def draw(_: str, values: Floats) -> Panel:
+        edges, lines = _bin_edges(values), []
         for place, chosen in enumerate((~positive, positive)):
             share = np.histogram(values[chosen], edges)[0] / max(1, int(chosen.sum()))
-            look = line_style(place)
-            axes.stairs(share, edges, color=look["color"], linestyle=look["linestyle"], linewidth=1.5)
-        axes.set_ylim(0, None)
-        axes.grid(axis="y")
+            heights = np.concatenate([[0.0], np.repeat(share, 2), [0.0]])
+            lines.append(Shape(x=np.repeat(edges, 2), y=heights, **line_style(place)))
+        return Panel(shapes=lines, y=FROM_ZERO)
 
     looks = {name: line_style(place) for place, name in enumerate(classes)}
     caption = f"Share of the {negative_name} and of the {positive_name} {examples} at each value, all splits together."

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, belong_to, point_at
+from evaluation.axes import Panel, Shape
+from evaluation.drawing import Picture
 from evaluation.histograms import Floats, Ints
 from evaluation.metrics import ratio
-from evaluation.panels import draw_panels, line_style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from evaluation.panels import SHARES, draw_bars, draw_diagonal, draw_panels, line_style
 
 GROUPS = 8
 """Of predicted probability, equally wide."""
@@ -70,21 +68,20 @@ def calibration_curves(
     ]
     alt = "Calibration by hospital. " + "; ".join(words) + "."
 
-    def draw(axes: Axes, site: str, by_method: Mapping[str, tuple[Floats, Floats, Ints]]) -> None:
-        axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
+    def draw(site: str, by_method: Mapping[str, tuple[Floats, Floats, Ints]]) -> Panel:
+        shapes = [draw_diagonal()]
         for method, (predicted, observed, number) in by_method.items():
             low, high = _copy_interval(observed)
-            bars = axes.vlines(predicted[0], low, high, color=looks[method]["color"], linewidth=1.0, alpha=0.6)
-            belong_to(bars, method)
-            (line,) = axes.plot(predicted[0], observed[0], **looks[method], marker="o", markersize=3.5)
+            look = {"color": looks[method]["color"], "linewidth": 1.0, "alpha": 0.6, "method": method}
+            shapes.append(draw_bars(predicted[0].tolist(), low.tolist(), high.tolist(), **look))
             texts = [
                 f"{predicted[0, g]:.2f} predicted, {observed[0, g]:.2f} observed "
                 f"({low[g]:.2f} to {high[g]:.2f}), {number[0, g]} {examples}"
                 for g in range(GROUPS)
             ]
-            point_at(line, method, texts, lead=f"{site}, {method}: ")
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
-        axes.set_box_aspect(1)
+            line = Shape(x=predicted[0], y=observed[0], marker="o", size=3.5, method=method, **looks[method])
+            shapes.append(replace(line, lead=f"{site}, {method}: ", texts=texts))
+        return Panel(shapes=shapes, x=SHARES, y=SHARES, square=True)
 
     caption = (
         f"Of the {examples} that a model gives about the same probability of a class (positive, where there are two), "

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, belong_to, point_at
-from evaluation.panels import draw_panels, draw_row_panels, line_style, mark_style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from evaluation.axes import Axis, Label, Panel, Shape
+from evaluation.drawing import Picture
+from evaluation.panels import draw_level, draw_panels, draw_row_panels, draw_upright, line_style, mark_style
 
 Values: TypeAlias = tuple[float, ...]
 """One gain per seed."""
@@ -50,19 +48,19 @@ def draw_gains_by_share(
     alt = f"Gain in {measure} over {reference} by share of patients in training. {'; '.join(words)}."
     methods = [name for name in order if any(name in method_points for method_points in gains.values())]
 
-    def draw(axes: Axes, panel: str, method_points: Mapping[str, Mapping[float, Gain]]) -> None:
+    def draw(panel: str, method_points: Mapping[str, Mapping[float, Gain]]) -> Panel:
+        shapes = list[Shape]()
         for place, method in enumerate(m for m in methods if m in method_points):
             shift, look = (place - (len(method_points) - 1) / 2) * 1.2, order.index(method)
             shares = np.array([100 * share for share in method_points[method]]) + shift
-            means = [np.mean(gain.values) for gain in method_points[method].values()]
-            belong_to(axes.plot(shares, means, **line_style(look), alpha=0.7), method)
+            means = [float(np.mean(gain.values)) for gain in method_points[method].values()]
+            shapes.append(Shape(x=shares, y=means, alpha=0.7, method=method, **line_style(look)))
             for x, (share, gain) in zip(shares, method_points[method].items(), strict=True):
                 place_text = f"{panel}, {method} at {100 * share:.0f} %"
-                _mark_gain(axes, float(x), gain, look, (method, place_text), lying=False)
-        axes.axhline(0, color=INK, linewidth=0.9)
-        axes.grid(axis="y")
+                shapes += _mark_gain(float(x), gain, look, (method, place_text), lying=False)
         ticks = sorted({100 * share for points in method_points.values() for share in points})
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        x_axis = Axis(ticks=ticks, names=[f"{tick:g}" for tick in ticks])
+        return Panel(shapes=[*shapes, draw_level(0)], x=x_axis, y=Axis(grid=True))
 
     title = f"{measure}: gain over {reference} by share in training, {len(sites)} hospitals{part}"
     looks = {method: {**mark_style(order.index(method)), **line_style(order.index(method))} for method in methods}
@@ -83,11 +81,12 @@ def draw_gains_by_site(
     ]
     alt = f"Gain in {measure} over {reference} by hospital in {case}. {'; '.join(words)}."
 
-    def draw(axes: Axes, name: str) -> None:
+    def draw(name: str) -> list[Shape | Label]:
+        shapes = list[Shape | Label]()
         for method, gain in gains[name].items():
             name_and_place = (method, f"{name}, {method}")
-            _mark_gain(axes, methods.index(method), gain, order.index(method), name_and_place, lying=True)
-        axes.axvline(0, color=INK, linewidth=0.9)
+            shapes += _mark_gain(methods.index(method), gain, order.index(method), name_and_place, lying=True)
+        return [*shapes, draw_upright(0)]
 
     caption = f"{HOW.format(reference)} Each panel has its own scale."
     drawing = draw_row_panels(list(gains), methods, draw, alt=alt, label=f"gain in {measure}")
@@ -103,24 +102,24 @@ def describe_gain(gain: Gain) -> str:
     return f"{float(np.mean(values)):+.3f}{between}{warning}"
 
 
-def _mark_gain(axes: Axes, at: float, gain: Gain, look: int, name_and_place: tuple[str, str], *, lying: bool) -> None:
+def _mark_gain(at: float, gain: Gain, look: int, name_and_place: tuple[str, str], *, lying: bool) -> list[Shape]:
     """One method at one place: its seeds, their mean, and one standard deviation to either side.
 
     name_and_place: the method, and where it is in words. lying: along x.
     """
-    values, looks = gain.values, mark_style(look)
+    values, looks, (method, where) = gain.values, mark_style(look), name_and_place
     if not values:
-        return
+        return []
+
+    def place(along: Sequence[float]) -> dict[str, Any]:
+        steady = [at] * len(along)
+        return {"x": along, "y": steady} if lying else {"x": steady, "y": along}
+
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-    span = axes.hlines if lying else axes.vlines
+    shapes = []
     if math.isfinite(std):
-        bar = span(at, mean - std, mean + std, color=looks["color"], linewidth=1.6, alpha=1 if gain.fine else 0.45)
-        belong_to(bar, name_and_place[0])
-        points = (values, [at] * len(values)) if lying else ([at] * len(values), values)
-        belong_to(
-            axes.plot(*points, linestyle="none", markersize=3, markerfacecolor="none", **looks), name_and_place[0]
-        )
-    face = looks["color"] if gain.fine else "none"
-    place = (mean, at) if lying else (at, mean)
-    (mark,) = axes.plot(*place, markersize=6, linestyle="none", markerfacecolor=face, **looks)
-    point_at(mark, name_and_place[0], [f"{name_and_place[1]}: {describe_gain(gain)}"])
+        alpha, ends = 1 if gain.fine else 0.45, (mean - std, mean + std)
+        shapes.append(Shape(**place(ends), color=looks["color"], linewidth=1.6, alpha=alpha, method=method))
+        shapes.append(Shape(**place(values), size=3, hollow=True, method=method, **looks))
+    texts = [f"{where}: {describe_gain(gain)}"]
+    return [*shapes, Shape(**place((mean,)), hollow=not gain.fine, method=method, texts=texts, **looks)]

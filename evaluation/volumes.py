@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from evaluation.drawing import COLOURS, DASHES, INK, Picture, point_at
+from evaluation.axes import Axis, Panel, Shape
+from evaluation.drawing import COLOURS, DASHES, Picture
 from evaluation.histograms import Floats, Ints
 from evaluation.intervals import Estimate, percentile_interval
 from evaluation.metrics import ratio
-from evaluation.panels import draw_panels
+from evaluation.panels import draw_bars, draw_diagonal, draw_panels
 from evaluation.wording import format_figures
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 TRUE, PREDICTED, EXPECTED = 0, 1, 2
 GROUPS, LEAST = 4, 5
@@ -159,27 +157,25 @@ LOOKS: Mapping[str, Mapping[str, Any]] = {
 """Of the key: patients, and the means of groups by what was predicted and what was expected."""
 
 
-def _draw_panel(axes: Axes, _: str, shown: tuple[str, Sizes], unit: str) -> None:
+def _draw_panel(_: str, shown: tuple[str, Sizes], unit: str) -> Panel:
     """One panel: the diagonal, patients, and the means of groups."""
     method, sizes = shown
     top = 1.05 * float(sizes.values[:, :EXPECTED].max(initial=1e-9))
-    axes.plot([0, top], [0, top], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
     patient_look, *mean_looks = LOOKS.items()
     x, y = sizes.values[:, PREDICTED], sizes.values[:, TRUE]
-    (marks,) = axes.plot(x, y, linestyle="none", markersize=3, alpha=0.6, **patient_look[1])
     at = zip(sizes.names, y, x, strict=True)
     texts = [f"{name}: {format_figures(t)} {unit} given, {format_figures(p)} {unit} predicted" for name, t, p in at]
-    point_at(marks, method, texts)
+    marks = Shape(x=x, y=y, size=3, alpha=0.6, method=method, texts=texts, **patient_look[1])
+    shapes = [draw_diagonal(top), marks]
     for kind, (name, look) in zip((PREDICTED, EXPECTED), mean_looks, strict=True):
         groups = group_sizes(sizes, kind)
         means, lows, highs = ([getattr(g.true, part) for g in groups] for part in ("value", "low", "high"))
-        x = np.array([group.predicted for group in groups])
-        axes.vlines(x, lows, highs, color=look["color"], linewidth=1.0)
-        (line,) = axes.plot(x, means, markersize=4, linewidth=1.2, **look)
+        middles = [group.predicted for group in groups]
+        shapes.append(draw_bars(middles, lows, highs, color=look["color"], linewidth=1.0))
         texts = [f"{name} of {group.patients} patients: {_groups_text([group])} ({unit})" for group in groups]
-        point_at(line, method, texts)
-    axes.set(xlim=(0, top), ylim=(0, top))
-    axes.set_box_aspect(1)
+        shapes.append(Shape(x=middles, y=means, size=4, linewidth=1.2, method=method, texts=texts, **look))
+    axis = Axis(low=0.0, high=top)
+    return Panel(shapes=shapes, x=axis, y=axis, square=True)
 
 
 def _groups_text(groups: Sequence[Group]) -> str:

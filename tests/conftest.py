@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import html
 import os
 import random
 import shutil
@@ -44,7 +43,7 @@ LAW = "_hypothesis_internal_use_settings"  # what `@settings` writes on a law; t
 
 LOOK_AT_PAGES = ("tests/evaluation/", "tests/browser/", "pages.py", "tests/golden/", "test_inversion_audit.py")
 LOOK_AT_MAPS = ("tests/harmonize/", "tests/evaluation/", "test_points.py")
-LIBRARIES = ("pydicom", "nibabel", "scipy.ndimage", "skimage.measure", "sklearn.linear_model", "matplotlib.figure")
+LIBRARIES = ("pydicom", "nibabel", "scipy.ndimage", "skimage.measure", "sklearn.linear_model", "matplotlib")
 """What hospitals import while they work: seconds."""
 FIGURES = "CONSILIUM_TEST_FIGURES"  # in the environment while a run is made at whose figures a test looks
 
@@ -267,29 +266,17 @@ def _public_pictures_are_drawn_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None]:
-    """By default figures and images of patients are drawn for the tests of pages (`LOOK_AT_PAGES`), elsewhere none."""
-    from evaluation import drawing, tiles
+def _only_pages_that_are_looked_at_have_images(thorough: bool) -> Iterator[None]:
+    """By default images of patients are drawn for the tests of pages (`LOOK_AT_PAGES`), elsewhere none."""
+    from evaluation import tiles
 
-    real, real_panels, real_layers = drawing.render_svg, drawing.render_panels, tiles.split_layers
-
-    def drawn(size: tuple[float, float], alt: str, draw: Callable[[Any], None]) -> str:
-        if looked_at():
-            return real(size, alt, draw)
-        return f'<svg role="img" aria-label="{html.escape(alt, quote=True)}"></svg>'
-
-    def drawn_panels(size: tuple[float, float], alt: str, draws: Any, *, share_y: bool = False) -> str:
-        if looked_at():
-            return real_panels(size, alt, draws, share_y=share_y)
-        return f'<div class="panels" role="img" aria-label="{html.escape(alt, quote=True)}"></div>'
+    real_layers = tiles.split_layers
 
     def drawn_layers(*given: Any) -> Any:
         return real_layers(*given) if looked_at() else tiles.Layers(np.zeros((1, 1), np.uint8), None, ())
 
     evaluating = [] if thorough else [sys.modules[name] for name in [*sys.modules] if name.startswith("evaluation.")]
     with pytest.MonkeyPatch.context() as patch:
-        replace_everywhere(patch, evaluating, real, drawn)
-        replace_everywhere(patch, evaluating, real_panels, drawn_panels)
         replace_everywhere(patch, evaluating, real_layers, drawn_layers)
         yield
 

@@ -6,13 +6,15 @@ It shows patients and stays in the hospital.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from evaluation.drawing import COLOURS, Picture, render_svg
+from evaluation.axes import Axis, Panel, Shape
+from evaluation.drawing import COLOURS, Picture
 from evaluation.page import Block, Drawing, Fields, Items, Page, Paragraph, Section, compose_text, make_table
+from evaluation.panels import draw_panels
 from evaluation.pictures import contact_sheet
 from evaluation.rendering import render_page
 from evaluation.tiles import Tile
@@ -22,9 +24,6 @@ from harmonize.quality import Quality
 from harmonize.scale import Scale
 from harmonize.veto import WORDS, Check, Limits, describe_vetoes, list_checks
 from privacy.durable import write_whole
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHOWN = 6  # studies
 BINS = 80
@@ -50,7 +49,7 @@ def write_page(
         OSError: the disk.
     """
     studies = format_count(len(set(views.patient.tolist())), "study", "studies")
-    values = render_svg((7.0, 2.6), "Distribution of values", lambda figure: _draw_values(figure, views, scale, unit))
+    values = _draw_values(views, scale, unit)
     sections = [
         Section("Pictures", [Drawing(_build_sheet(views, scale))]),
         Section("Values", [Drawing(Picture("Distribution of values", "", values))]),
@@ -115,20 +114,23 @@ def _name_outcome(check: Check, vetoed: tuple[str, ...]) -> str:
     return "outside" if check.name in vetoed else "within" if check.is_within_limits else "outside, harmless"
 
 
-def _draw_values(figure: Figure, views: Views, scale: Scale, unit: str) -> None:
+def _draw_values(views: Views, scale: Scale, unit: str) -> str:
     """Distributions of the foreground's values before, after and of the wanted look."""
-    axes = figure.add_subplot()
-    edges = np.linspace(scale.low, scale.high, BINS + 1)
+    edges, lines = np.linspace(scale.low, scale.high, BINS + 1), list[Shape]()
     named = {"before": views.before, "after": views.after, "wanted look": views.target}
-    for (name, images), colour in zip(named.items(), COLOURS, strict=False):
-        if images is None:
-            continue
-        values = scale.back(images[images > BACKGROUND]).numpy()
+    looks: dict[str, dict[str, Any]] = {
+        name: {"color": colour, "linestyle": "-", "linewidth": 1.4}
+        for (name, images), colour in zip(named.items(), COLOURS, strict=False)
+        if images is not None
+    }
+    for name, look in looks.items():
+        images = named[name]
+        values = np.zeros(0) if images is None else scale.back(images[images > BACKGROUND]).numpy()
         density, _ = np.histogram(values, edges, density=True)
-        axes.plot((edges[1:] + edges[:-1]) / 2, density, color=colour, label=name, lw=1.4)
-    axes.set_xlabel(unit)
-    axes.set_yticks([])
-    axes.legend(frameon=False)
+        lines.append(Shape(x=(edges[1:] + edges[:-1]) / 2, y=density, **look))
+    panel = Panel(shapes=lines, y=Axis(ticks=()))
+    alt = "Distribution of values"
+    return draw_panels({"": panel}, lambda _, drawn: drawn, alt=alt, labels=(unit, ""), looks=looks, size=(7.0, 2.6))
 
 
 def _build_sheet(views: Views, scale: Scale) -> Picture:

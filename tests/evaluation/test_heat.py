@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 import re
 from dataclasses import replace
 
+import matplotlib
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from evaluation import figures, heat
 from evaluation.panels import LINES, WIDTH, line_style, row_panel_size, split_names
@@ -46,6 +50,16 @@ def test_rounds_are_columns_and_a_round_without_a_note_is_a_dash():
     assert drawn[:6] == ["0.500", "0.400", "0.300", "–", "-0.100", "-0.200"]
     assert "Round 1: a 0.500, b –. Round 5: a 0.300, b -0.200." in told(picture)
     assert all(name in cells(picture) for name in ("1", "2", "5", "round"))
+
+
+def test_cells_have_the_colour_of_their_value_and_none_without_one():
+    values = np.array([[0.1, math.nan, 0.4], [0.2, 0.0, 0.3], [0.05, 0.15, 0.25]])
+    picture = heat.draw_site_matrix(["a", "b", "c"], values, "alpha", "pgfed")
+    uri = re.search(r'<image href="data:image/png;base64,([^"]*)" [^>]*pixelated', picture.html)[1]
+    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri))).convert("RGBA"))
+    wanted = matplotlib.colormaps["cividis"](values / 0.4, bytes=True)
+    assert np.array_equal(drawn[..., 3] == 0, np.isnan(values))
+    assert np.array_equal(drawn[~np.isnan(values)], wanted[~np.isnan(values)])
 
 
 def test_numbers_that_do_not_fit_are_told_and_not_drawn():
