@@ -44,8 +44,19 @@ def percentile_interval(copies: Floats, *, level: float = 0.95) -> Estimate:
     ignored = len(drawn) - len(usable)
     if len(usable) < 2 or not math.isfinite(value):
         return Estimate(value, math.nan, math.nan, len(usable), ignored)
-    low, high = np.quantile(usable, [(1 - level) / 2, (1 + level) / 2])
-    return Estimate(value, float(low), float(high), len(usable), ignored)
+    ordered = np.sort(usable)
+    low, high = (interpolate_quantile(ordered, share) for share in ((1 - level) / 2, (1 + level) / 2))
+    return Estimate(value, low, high, len(usable), ignored)
+
+
+def interpolate_quantile(ordered: Floats, share: float) -> float:
+    """The quantile of n sorted numbers, n >= 1, to the bit as `np.quantile` has it, whose checks take thirty times as
+    long: a page has thousands of intervals.
+    """
+    place = share * (len(ordered) - 1)
+    before = math.floor(place)
+    low, high, along = float(ordered[before]), float(ordered[min(before + 1, len(ordered) - 1)]), place - before
+    return high - (high - low) * (1 - along) if along >= 0.5 else low + (high - low) * along
 
 
 def t_interval(runs: Sequence[float], *, level: float = 0.95) -> Estimate:

@@ -8,7 +8,7 @@ from scipy import stats
 
 from evaluation import metrics
 from evaluation.histograms import count_scores
-from evaluation.intervals import percentile_interval, t_interval
+from evaluation.intervals import interpolate_quantile, percentile_interval, t_interval
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=20))
@@ -25,6 +25,13 @@ def test_one_run_has_no_interval():
     estimate = t_interval([0.8])
     assert estimate.value == 0.8
     assert np.isnan([estimate.low, estimate.high]).all()
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60), st.one_of(st.floats(0, 1), st.just(0.025), st.just(1.0))
+)
+def test_a_quantile_is_numpys_to_the_bit(values, share):
+    assert interpolate_quantile(np.sort(values), share) == np.quantile(values, share)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=60), st.integers(0, 5))

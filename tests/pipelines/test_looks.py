@@ -17,6 +17,7 @@ from pipelines.hospital.page.looks import (
     Seen,
     describe_map_reading,
     describe_pointing,
+    list_positive,
     see_images,
     select_counted,
     take_lesions,
@@ -54,8 +55,9 @@ def cohort(images=6, *, outlined=True, lesions=slice(0, 3)):
 
 def describe(module, shown, images):
     """What the page says of the counted images of a cohort."""
-    counted = select_counted(shown)
-    return describe_pointing(see_images(module.eval(), images[counted]), take_lesions(shown, counted))
+    positive = list_positive(shown)
+    counted = select_counted(positive)
+    return describe_pointing(see_images(module.eval(), images[counted]), take_lesions(shown, counted), len(positive))
 
 
 def test_images_with_a_lesion_in_which_the_peak_lies_are_counted():
@@ -86,7 +88,7 @@ def test_of_many_images_some_spread_over_all_are_counted():
     many = cohort(2 * COUNTED, lesions=slice(0, COUNTED))
     many.lesion[COUNTED:, 18:20, 18:20] = 1
     said = describe(Spot(4, 5), many, torch.rand(2 * COUNTED, 1, SIDE, SIDE))
-    assert f"In {COUNTED // 2} of {COUNTED} positive test images" in said
+    assert f"In {COUNTED // 2} of {COUNTED} positive test images, evenly spread over {2 * COUNTED - 1}, the" in said
 
 
 @pytest.mark.parametrize("model", [Cam(), Cnn()])

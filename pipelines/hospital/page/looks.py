@@ -22,8 +22,8 @@ from pipelines.runs.store import DiskFolder
 from privacy.message import Params, from_bytes
 from privacy.release.gate import Refused
 
-COUNTED = 200  # positive test images at most; a gradient each
-TOGETHER = 16  # images of which gradients are in memory
+COUNTED = 100  # positive test images at most; a gradient each
+TOGETHER, PIXELS = 16, 2**17  # images of which gradients are in memory: so many, or more of few pixels
 
 
 class Look(NamedTuple):
@@ -48,16 +48,18 @@ def build_look(hospital: Hospital, cohort: Cohort, method: TableLine, index: Seq
     images = cohort_of(hospital, method["cohort"]).images
     if images.dim() != 4 or start.task.kind == "findings":
         return None
-    module = loaded(start.algorithm.network(start.task), params).eval()
+    module = _open_network(start, params)
     shown = images[list(index)]
     if (number := read_range(cohort.recipe)) is not None:
         scores = number.low + number.width * start.task.probabilities(module, shown)[:, 0]
         return Look(see_images(module, shown).cams, scores, shown, describe_map_reading(images))
-    counted = select_counted(cohort)
+    positive = list_positive(cohort)
+    counted = select_counted(positive)
     rows = list(dict.fromkeys([*index, *counted.tolist()]))  # an image that is shown and counted is seen once
     seen = see_images(module, images[rows])
     drawn = seen.take([rows.index(row) for row in index])
-    said = describe_pointing(seen.take([rows.index(row) for row in counted.tolist()]), take_lesions(cohort, counted))
+    told = seen.take([rows.index(row) for row in counted.tolist()])
+    said = describe_pointing(told, take_lesions(cohort, counted), len(positive))
     return Look(drawn.cams, drawn.scores, shown, f"{describe_map_reading(images)} {said}".strip())
 
 
@@ -74,7 +76,7 @@ def build_finding_looks(
     images = cohort_of(hospital, method["cohort"]).images
     if images.dim() != 4 or start.task.kind != "findings":
         return {}
-    module, shown = loaded(start.algorithm.network(start.task), params).eval(), images[list(index)]
+    module, shown = _open_network(start, params), images[list(index)]
     scores, said = start.task.probabilities(module, shown), describe_map_reading(images)
     return {
         name: Look(see_images(module, shown, number).cams, scores[:, number], shown, said)
@@ -97,7 +99,7 @@ def compute_case_maps(
     images = cohort_of(hospital, method["cohort"]).images
     if images.dim() != 4 or start.task.kind == "findings" or not index:
         return None
-    module = loaded(start.algorithm.network(start.task), params).eval()
+    module = _open_network(start, params)
     shown = images[list(index)]
     return see_images(module, shown).cams, shown
 
@@ -111,6 +113,12 @@ def load_model(hospital: Hospital, method: TableLine) -> tuple[Opening, Params]:
         facts = visiting.facts["opening"]
         return parse_opening(hospital, facts if isinstance(facts, dict) else {}), visiting.tensors
     return read_opening(hospital, run), own_model(hospital, run, method["checkpoint"], method["best"])[1]
+
+
+def _open_network(start: Opening, params: Params) -> nn.Module:
+    """The network of images in evaluation mode, as a CPU convolves them fastest: with channels last."""
+    network: nn.Module = loaded(start.algorithm.network(start.task), params).eval()
+    return network.to(memory_format=torch.channels_last)
 
 
 def describe_map_reading(images: Tensor) -> str:
@@ -143,7 +151,8 @@ def see_images(module: nn.Module, images: Tensor, finding: int | None = None) ->
     """One pass forwards and one back for images (n, C, H, W), a few at a time. finding: the one of several whose
     score it is.
     """
-    passes = [differentiate(module, batch, finding) for batch in torch.split(images, TOGETHER)]
+    together = max(TOGETHER, PIXELS // max(1, images.shape[-2] * images.shape[-1]))
+    passes = [differentiate(module, batch, finding) for batch in torch.split(images, together)]
     outputs = [output for _, output in passes]
     maps = [output.maps for output in outputs if output.maps is not None and output.maps.shape[2] > 1]
     return Seen(
@@ -153,28 +162,34 @@ def see_images(module: nn.Module, images: Tensor, finding: int | None = None) ->
     )
 
 
-def select_counted(cohort: Cohort) -> Tensor:
-    """Rows of positive test images, with an outline where lesions are outlined: all, or `COUNTED` evenly spread."""
+def list_positive(cohort: Cohort) -> Tensor:
+    """Rows of positive test images, with an outline where lesions are outlined."""
     rows = ((cohort.split == SPLITS.index("test")) & (cohort.labels > 0)).nonzero()[:, 0]
     if _is_outlined(cohort):
         rows = rows[(cohort.lesion[rows] > 0).flatten(1).any(dim=1)]
+    return rows
+
+
+def select_counted(rows: Tensor) -> Tensor:
+    """All rows, or `COUNTED` evenly spread over them."""
     return rows[torch.linspace(0, len(rows) - 1, min(len(rows), COUNTED)).round().long()]
 
 
-def describe_pointing(seen: Seen, lesions: Tensor | None) -> str:
+def describe_pointing(seen: Seen, lesions: Tensor | None, positive: int) -> str:
     """On how many positive test images the maps point inside the lesion, and how many class activation maps are blank.
 
-    lesions: (n, H, W) bool; None where they are not outlined. Empty where there is nothing to say.
+    lesions: (n, H, W) bool; None where they are not outlined. positive: how many images there are, of which n were
+    counted. Empty where there is nothing to say.
     """
     number, class_maps = len(seen.cams), seen.class_maps
     if not number:
         return ""
-    sentences, inside = list[str](), ""
+    sentences, inside, of_more = list[str](), "", f", evenly spread over {positive}," if positive > number else ""
     if lesions is not None:
+        by_chance = 100 * float(lesions.double().mean())
         sentences.append(
-            f"In {_pointing_share(seen.cams, lesions):.0f} of {number} positive test"
-            " images the largest value lies inside the outlined lesion; a place drawn at random would in"
-            f" {100 * float(lesions.double().mean()):.2g} %."
+            f"In {_pointing_share(seen.cams, lesions):.0f} of {number} positive test images{of_more} the largest value "
+            f"lies inside the outlined lesion; a place drawn at random would in {by_chance:.2g} %."
         )
     if class_maps is not None:
         if lesions is not None:
@@ -182,7 +197,7 @@ def describe_pointing(seen: Seen, lesions: Tensor | None) -> str:
         empty = sum(is_blank(class_map.double().numpy()) for class_map in class_maps)
         sentences.append(
             "The class activation maps of the network (equation 9 of VAFL) are not drawn: they are blank in "
-            f"{empty} of {number} positive test images{inside}."
+            f"{empty} of {number} positive test images{of_more if lesions is None else ''}{inside}."
         )
     return " ".join(sentences)
 
