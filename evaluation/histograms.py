@@ -60,6 +60,15 @@ class Packed:
         unpacked: Ints = flat.reshape(len(values), *self.shape[1:])
         return unpacked
 
+    def unpack_used(self) -> tuple[Ints, Ints]:
+        """The numbers at those places of the last axis where there is any, and these places, in order."""
+        last = self.shape[-1]
+        used, place = np.unique(self.columns % last, return_inverse=True)
+        sides = (len(self.values), *self.shape[1:-1], len(used))
+        flat: Ints = np.zeros((len(self.values), math.prod(sides[1:])), np.int64)
+        flat[:, self.columns // last * len(used) + place] = self.values
+        return flat.reshape(sides), used
+
 
 def pack_scores(scores: Ints) -> Packed:
     """Numbers >= 0 without the columns that are 0 at every place of the first axis."""
@@ -96,6 +105,13 @@ class Counts:
         ordered classes K = C - 1, one for each cut. The axis of 2: (other, this class), or (below, from the cut on).
         """
         return self.packed.unpack()
+
+    @property
+    def used_scores(self) -> tuple[Ints, Ints]:
+        """`scores` in the bins that hold any image, (1 + B, K, 2, m), and these bins, (m,) in order: a hospital has
+        fewer images than there are bins.
+        """
+        return self.packed.unpack_used()
 
     @property
     def sample(self) -> Ints:

@@ -90,12 +90,13 @@ def mean_grade_error(confusion: Ints | Floats) -> Floats:
     return ratio((distance * confusion).sum(axis=(-2, -1)), confusion.sum(axis=(-2, -1)))
 
 
-def brier_score(scores: Ints) -> Floats:
+def brier_score(scores: Ints, centre: Floats | None = None) -> Floats:
     """Mean squared difference of probability and truth (Brier 1950), (...,).
 
-    Every probability is replaced by its bin's centre, which changes the value by less than 1 / bins.
+    Every probability is replaced by its bin's centre, which changes the value by less than 1 / bins. centre: of each
+    bin; None: bins are all there are from 0 to 1.
     """
-    centre = _bin_centres(scores.shape[-1])
+    centre = _bin_centres(scores.shape[-1]) if centre is None else centre
     squares = scores[..., 1, :] * (1 - centre) ** 2 + scores[..., 0, :] * centre**2
     return ratio(squares.sum(axis=-1), scores.sum(axis=(-2, -1)))
 
@@ -152,7 +153,7 @@ def _mean_auc(counts: Counts) -> Floats:
     """(1 + B,): the AUC of class 1, or the mean over the classes of `support.find_mean_classes`, or over the cuts of
     `support.find_mean_cuts`.
     """
-    each = auc(counts.scores)
+    each = auc(counts.used_scores[0])
     if counts.classes == 2:
         return np.asarray(each.mean(axis=-1))
     return np.asarray(each[:, find_mean_cuts(counts) if counts.has_cuts else find_mean_classes(counts)].mean(axis=-1))
@@ -162,7 +163,10 @@ def _summed_brier(counts: Counts) -> Floats:
     """(1 + B,): the Brier score summed over score rows, which of cuts is the ranked probability score (Epstein 1969);
     NaN for noised counts.
     """
-    return _all_nan(counts) if counts.scale == ODDS else np.asarray(brier_score(counts.scores).sum(axis=-1))
+    if counts.scale == ODDS:
+        return _all_nan(counts)
+    scores, bins = counts.used_scores
+    return np.asarray(brier_score(scores, _bin_centres(counts.shape[-1])[bins]).sum(axis=-1))
 
 
 def _mean_calibration_error(counts: Counts) -> Floats:

@@ -199,6 +199,13 @@ def test_packed_scores_are_the_scores(scores):
     assert packed.values.shape[1] == sum(scores[:, i, j, k].any() for i, j, k in np.ndindex(*scores.shape[1:]))
 
 
+@given(hnp.arrays(np.int64, st.tuples(*[st.integers(1, 4)] * 4), elements=st.sampled_from((0, 0, 0, 1, 7, 2**40))))
+def test_scores_in_bins_in_use_are_the_scores_there_and_there_are_none_elsewhere(scores):
+    used, bins = pack_scores(scores).unpack_used()
+    assert np.array_equal(used, scores[..., bins]) and used.any(axis=(0, 1, 2)).all()
+    assert not np.delete(scores, bins, axis=-1).any() and (np.diff(bins) > 0).all()
+
+
 def test_counts_of_a_thousand_copies_take_a_hundredth_of_their_scores():
     rng = np.random.default_rng(0)
     p = rng.random(40)

@@ -55,6 +55,14 @@ def test_binning_moves_auc_by_at_most_half_the_tied_pairs(sample):
     assert abs(metrics.brier_score(counts) - reference.brier_score_loss(labels, scores)) <= 1 / BINS
 
 
+@given(binary(centred=False), st.integers(0, 20))
+def test_auc_and_brier_of_bins_in_use_are_those_of_all_bins_to_the_bit(sample, copies):
+    """Sums of whole numbers are exact, and so are those of squares of centres: there are 1,024 bins."""
+    counts = counted(*sample, copies=copies)
+    assert np.array_equal(metrics.AUC.of(counts), metrics.auc(counts.scores).mean(axis=-1), equal_nan=True)
+    assert np.array_equal(metrics.BRIER.of(counts), metrics.brier_score(counts.scores).sum(axis=-1))
+
+
 @given(binary(centred=False))
 def test_threshold_metrics_equal_those_of_the_labels(sample):
     labels, scores = sample
