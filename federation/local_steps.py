@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from federation.algorithm import Algorithm
+from federation.algorithm import Algorithm, without_loss
 from federation.descent import Site, Work
 from federation.randomness import use_seed
 from federation.rehearsal import zero_patients
@@ -79,13 +79,14 @@ class _Counting:
 
 
 def local_steps(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> LocalSteps:
-    """The gradients that a method takes in the first round. One gradient may cost several passes through a network
-    (FENDA, MoE).
+    """The gradients that a method takes in the first round: none of one that learns by no loss. One gradient may cost
+    several passes through a network (FENDA, MoE).
 
     Raises:
         Whatever the algorithm raises.
     """
-
+    if without_loss(algorithm):
+        return LocalSteps(0, 0)
     # the fastest optimizer; the number of steps is the same
     work = replace(work, optimizer="sgd", momentum=0.0, nesterov=False)
 

@@ -33,8 +33,15 @@ class Watching:
     asked: int = 0
 
     def gradient(self, module, objective, draw, aux=None):
-        self.asked += self.inner.epoch() if len(draw.y) == self.inner.size("train") else 1
+        self.count(draw)
         return self.inner.gradient(module, objective, draw, aux)
+
+    def gradient_sum(self, module, objective, draw):
+        self.count(draw)
+        return self.inner.gradient_sum(module, objective, draw)
+
+    def count(self, draw):
+        self.asked += self.inner.epoch() if len(draw.y) == self.inner.size("train") else 1
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
