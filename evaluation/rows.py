@@ -212,7 +212,7 @@ _hints_of = functools.cache(get_type_hints)
 def plain_json(value: Any) -> Any:
     """Dataclasses as objects, tuples as lists, and null for numbers that are not finite."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain_json(dataclasses.asdict(value))
+        return {field.name: plain_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
