@@ -118,7 +118,8 @@ def load_model(hospital: Hospital, method: TableLine) -> tuple[Opening, Params]:
 def _open_network(start: Opening, params: Params) -> nn.Module:
     """The network of images in evaluation mode, as a CPU convolves them fastest: with channels last."""
     network: nn.Module = loaded(start.algorithm.network(start.task), params).eval()
-    return network.to(memory_format=torch.channels_last)
+    # torch's stub knows no memory format by itself
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def describe_map_reading(images: Tensor) -> str:
