@@ -58,8 +58,8 @@ def build_look(hospital: Hospital, cohort: Cohort, method: TableLine, index: Seq
     rows = list(dict.fromkeys([*index, *counted.tolist()]))  # an image that is shown and counted is seen once
     seen = see_images(module, images[rows])
     drawn = seen.take([rows.index(row) for row in index])
-    told = seen.take([rows.index(row) for row in counted.tolist()])
-    said = describe_pointing(told, take_lesions(cohort, counted), len(positive))
+    counted_maps = seen.take([rows.index(row) for row in counted.tolist()])
+    said = describe_pointing(counted_maps, take_lesions(cohort, counted), len(positive))
     return Look(drawn.cams, drawn.scores, shown, f"{describe_map_reading(images)} {said}".strip())
 
 
