@@ -106,7 +106,7 @@ def draw_settings(seed: int) -> dict[str, Any]:
     phantom = {"kind": "phantom", "slices": 4}
     sites = {}
     for number, name in enumerate(names, start=1):
-        source = {**phantom, "scanner": chance.choice("PLADE"), "patients": chance.choice([12, 16]), "seed": number}
+        source = {**phantom, "scanner": chance.choice("PLADE"), "patients": chance.choice([16, 20]), "seed": number}
         source |= {"format": chance.choice(["dicom", "nifti"]), "damaged": chance.choice([0, 0, 1])}
         source |= {"labels": asked} if asked and not target else {}
         sites[name] = {"source": source, "max_rejected": 0.6, "policy": OPEN}
