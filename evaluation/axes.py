@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,6 +30,8 @@ MARGIN = 0.05  # of what is drawn, to either side of it
 TURN = 60  # degrees
 BAR = 9  # points; the width of a bar of colours
 STEPS = (1, 2, 2.5, 5, 10, 20, 25, 50, 100)
+DECIMALS, FIGURES = 14, 16  # of the name of a tick at most: a float64 has no more
+LEAST = 1e-305  # a step between ticks
 
 Across: TypeAlias = Literal["", "x", "y"]
 Dashes: TypeAlias = str | tuple[float, tuple[float, ...]]
@@ -224,6 +227,8 @@ def find_limits(values: Sequence[ArrayLike]) -> tuple[float, float]:
 def choose_ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
     """Round numbers from the lower to the upper end, at most `most` + 1; `whole` ones where that is wanted."""
     low, high = min(low, high), max(low, high)
+    if not LEAST < (high - low) / most < math.inf:
+        return []  # no power of ten divides it
     power = math.floor(math.log10((high - low) / most))
     tenth = 10.0 ** (max(0, power) if whole else power)
     for step in (factor * tenth for factor in STEPS if not whole or (factor * tenth).is_integer()):
@@ -234,13 +239,16 @@ def choose_ticks(low: float, high: float, most: int, *, whole: bool = False) -> 
 
 
 def name_ticks(ticks: Sequence[float]) -> list[str]:
-    """Numbers with as many decimals as their steps need."""
+    """Numbers with as many decimals, or figures of large and small ones, as tell one from the next."""
     largest = max(map(abs, ticks), default=0.0)
+    close = 1e-3 * min((abs(after - tick) for tick, after in pairwise(ticks) if after != tick), default=1e-3 * largest)
+    forms = [f".{decimals}f" for decimals in range(DECIMALS + 1)]
     if largest and not 1e-3 <= largest < 1e5:
-        return [f"{tick:.4g}".replace("-", "−") for tick in ticks]
-    close = 1e-6 * largest
-    decimals = next((d for d in range(7) if all(abs(round(tick, d) - tick) <= close for tick in ticks)), 7)
-    return [f"{tick:.{decimals}f}".replace("-", "−") for tick in ticks]
+        forms = [f".{figures}g" for figures in range(4, FIGURES + 1)]
+    form = next(
+        (form for form in forms if all(abs(float(f"{tick:{form}}") - tick) <= close for tick in ticks)), forms[-1]
+    )
+    return [f"{tick:{form}}".replace("-", "−") for tick in ticks]
 
 
 def _list_placed(panel: Panel, name: str) -> Iterator[Shape]:

@@ -69,6 +69,15 @@ def test_names_of_ticks_say_their_numbers(low_and_span, most):
     assert "-0" not in [name.replace("−", "-") for name in name_ticks(ticks)]
 
 
+@given(st.floats(-1e6, 1e6), st.floats(1e-7, 1e6), st.integers(2, 9))
+def test_names_of_ticks_tell_one_from_the_next(low, span, most):
+    """As where a loss hardly moves: 0.693146 and 0.6931462 are two numbers."""
+    ticks = choose_ticks(low, low + span, most)
+    values = [float(name.replace("−", "-")) for name in name_ticks(ticks)]
+    assert len(set(values)) == len(values)
+    assert np.allclose(values, ticks, rtol=0, atol=0.1 * min(np.diff(ticks), default=math.inf))
+
+
 @given(numbers, st.sampled_from([math.nan, math.inf]))
 def test_ends_hold_every_finite_number_with_room(values, other):
     low, high = find_limits([values, [other]])
@@ -195,7 +204,7 @@ def test_cells_lie_around_whole_numbers_with_the_first_row_where_its_axis_says()
     assert levels == pytest.approx([y + height / 4, y + 3 * height / 4], abs=0.02)
 
 
-@pytest.mark.parametrize("values", [[], [math.nan], [0.0], [1e300], [-1e-300, 1e-300], [1e9, 1e9 + 1e-6]])
+@pytest.mark.parametrize("values", [[], [math.nan], [0.0], [1e300], [-1e-300, 1e-300], [1e9, 1e9 + 1e-6], [0, 5e-324]])
 def test_any_numbers_make_a_panel(values):
     shape = Shape(x=values, y=values, marker="o", linewidth=1)
     text = write_panel(Panel(shapes=[shape], x=Axis(whole=True), y=Axis(grid=True)), SIZE)
