@@ -16,6 +16,7 @@ from evaluation.records import RunPage, SitePage
 from evaluation.rendering import render_page
 from evaluation.run_page import build_run_page
 from evaluation.site_page import OutsideDetails, build_site_page
+from privacy.release.statement import Statement, to_json
 
 
 def render_coordinator_page(page: RunPage) -> str:
@@ -32,7 +33,8 @@ def render_site_page(page: SitePage, details: OutsideDetails | None = None) -> s
 
 def write_site_json(page: SitePage, details: OutsideDetails | None = None) -> str:
     """What a hospital's own page is made of, as strict JSON, for its disk only: `SitePage`, and below `outside` the
-    details of an external site. A number that is not finite is null; a picture is its title and caption.
+    details of an external site. A number that is not finite is null, but an infinite ε of the privacy statement is
+    "Infinity", as in every statement; a picture is its title and caption.
     """
     content = {**_name_fields(page), **({} if details is None else {"outside": _name_fields(details)})}
     return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
@@ -42,6 +44,8 @@ def _name_fields(value: Any) -> Any:
     """Records as objects, whichever kind they are, and sequences as lists."""
     if isinstance(value, Picture):
         return {"title": value.title, "caption": value.caption}
+    if isinstance(value, Statement):
+        return to_json(value)
     if dataclasses.is_dataclass(value):
         return {field.name: _name_fields(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "_asdict"):

@@ -189,6 +189,13 @@ def test_the_hospitals_page_has_the_whole_statement():
     assert re.findall(r"<h(\d)>No formal guarantee</h\1>", site_page(statement=one)) == ["3"]
 
 
+def test_beside_the_hospitals_page_no_guarantee_is_not_a_missing_number():
+    for one in (shown(bare=True), shown()):
+        page = records.SitePage("t", "a", "r", "2026", True, "", (), (), (), (), statement=one)
+        said = json.loads(report.write_site_json(page))["statement"]
+        assert from_json(said) == one and (said["epsilon"] == "Infinity") == math.isinf(one.epsilon)
+
+
 def test_audits_are_printed_once_with_their_verdict():
     bad = replace(AUDIT, bound=1.45)
     page = Text(run_page(statements=(shown("a"), shown("b")), audits=(bad, AUDIT)))
