@@ -46,9 +46,9 @@ def test_a_value_stands_in_the_row_of_who_takes_and_the_column_of_whom():
 def test_rounds_are_columns_and_a_round_without_a_note_is_a_dash():
     values = np.array([[0.5, 0.4, 0.3], [math.nan, -0.1, -0.2]])
     picture = heat.draw_round_matrix(["a", "b"], [1, 2, 5], values, "p", "apple")
-    drawn = [text for text in cells(picture) if re.fullmatch(r"–|-?0\.\d{3}", text)]
-    assert drawn[:6] == ["0.500", "0.400", "0.300", "–", "-0.100", "-0.200"]
-    assert "Round 1: a 0.500, b –. Round 5: a 0.300, b -0.200." in told(picture)
+    drawn = [text for text in cells(picture) if re.fullmatch(r"–|−?0\.\d{3}", text)]
+    assert drawn == ["0.500", "0.400", "0.300", "–", "−0.100", "−0.200"]
+    assert "Round 1: a 0.500, b –. Round 5: a 0.300, b −0.200." in told(picture)
     assert all(name in cells(picture) for name in ("1", "2", "5", "round"))
 
 
