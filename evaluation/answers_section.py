@@ -57,10 +57,12 @@ def _list_choices(choices: Sequence[Choice], whose: str, *, is_run: bool) -> lis
 def _state_choice(choice: Choice, *, is_run: bool) -> Fact:
     """A choice, with what it rests on."""
     site: Text = (Span(choice.site, "b"), " ") if is_run else ""
-    rest: Text = " ".join(choice.said[1:])
+    lead = choice.said[0] if choice.said else ""
+    standing = [text for text in choice.standing if text != lead]
+    rest: Text = " ".join(text for text in choice.said[1:] if text not in standing)
     if choice.file:
         rest = (rest, " ", Span(choice.file, "code"))
-    return Fact((site, Span(choice.named, "strong")), choice.said[0] if choice.said else "", rest)
+    return Fact((site, Span(choice.named, "strong")), lead, rest, " ".join(standing))
 
 
 def _describe_departure(departure: Departure, *, is_run: bool) -> Text:

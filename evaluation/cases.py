@@ -33,7 +33,7 @@ MOST_CASES = 20
 MOST_UNSURE = 10
 """Patients on a page on whom it is right, but unsure."""
 
-ORDER = " This order is by what was given, which may be wrong itself."
+ORDER = " This order is by the reference standard, which may be wrong itself."
 
 
 class View(NamedTuple):
@@ -135,7 +135,7 @@ def _describe_cases(cases: Cases) -> Text:
         return (start, method, limit.format(order=cases.order), ORDER)
     text = (
         f" is wrong on {format_whole(cases.wrong)} of {patients}, in at least one {cases.example} of each, and right "
-        f"but unsure on {format_whole(cases.unsure)}: it gives what was given a probability below "
+        f"but unsure on {format_whole(cases.unsure)}: it gives the class of the reference standard a probability below "
         f"{format_hundredths(cases.sure)}."
     )
     if cases.wrong + cases.unsure < cases.patients:
@@ -150,7 +150,10 @@ def _build_case(case: Case, number: int, level: int) -> MarkedCase:
     """A patient. level: of the heading."""
     start = "" if case.is_wrong is None else "Wrong. " if case.is_wrong else "Right, but unsure. "
     text = compose_text(
-        "{start}Given: **{label}** · model: **{predicted}**", start=start, label=case.label, predicted=case.predicted
+        "{start}Reference standard: **{label}** · model: **{predicted}**",
+        start=start,
+        label=case.label,
+        predicted=case.predicted,
     )
     blocks: list[Block] = [Paragraph(text)]
     if case.facts:

@@ -37,8 +37,9 @@ PRIMARY = (AUC.name, DICE.name, MAE)
 @dataclass(frozen=True)
 class Choice:
     """A decision in words. method: empty if no model can be named, or if the hospital did not send its decision
-    (`final` False). file: where the hospital finds the model. score: on its test patients, None = not scored. said: how
-    good the model is, in sentences. top: the row with the highest score at the hospital, if it is of another model.
+    (`final` False). file: where the hospital finds the model. score: on its test patients, None = not scored. said: why
+    this model, and how good it is, in sentences; standing: those of them that a reader must not miss. top: the row with
+    the highest score at the hospital, if it is of another model.
     """
 
     site: str
@@ -49,6 +50,7 @@ class Choice:
     said: tuple[str, ...]
     top: ScoreRow | None = None
     final: bool = True
+    standing: tuple[str, ...] = ()
 
     @property
     def named(self) -> str:
@@ -280,7 +282,8 @@ def _describe_decision(
         )
         return Choice(decision.site, "", "", "", score, (before, *texts), other, False)
     file = next((model.file for model in models if model.method == decision.method), "")
-    return Choice(decision.site, decision.method, file, decision.by, score, tuple(texts), other)
+    standing = () if score is None else tuple(_describe_standing(score, words))
+    return Choice(decision.site, decision.method, file, decision.by, score, tuple(texts), other, standing=standing)
 
 
 def _describe_missing_choice(decision: Decision, models: Sequence[Model], gone: str, reason: str) -> str:
@@ -317,12 +320,7 @@ def describe_score(
     """How good a model is on a hospital's test patients."""
     if score is None:
         return ["It has no score on test patients, so how good it is there is not known."]
-    patients = format_count(score.patients, "test patient", "test patients")
-    unit = f" {words.unit}" if words.unit else ""
-    texts = [f"{score.measure} {format_number(score.value)}{unit}{format_interval(score)} on {patients}."]
-    if not score.assessable:
-        texts.append(f"These are too few patients{', or there is too much noise,' if score.noise else ''} to judge by.")
-    texts.append(describe_gain(score, reference))
+    texts = [*_describe_standing(score, words), describe_gain(score, reference)]
     rows_by_measure = {
         m: site_scores.at(site, m).get(method) for m in (SENSITIVITY.name, SPECIFICITY.name, CALIBRATION.name)
     }
@@ -335,6 +333,16 @@ def describe_score(
     if off is not None:
         texts.append(f"Its probabilities are off by {format_number(off.value)} on average (calibration error).")
     return [text for text in texts if text]
+
+
+def _describe_standing(score: ScoreRow, words: Words) -> list[str]:
+    """A model's score on a hospital's test patients, and whether these are enough to judge by."""
+    patients = format_count(score.patients, "test patient", "test patients")
+    unit = f" {words.unit}" if words.unit else ""
+    texts = [f"{score.measure} {format_number(score.value)}{unit}{format_interval(score)} on {patients}."]
+    if not score.assessable:
+        texts.append(f"These are too few patients{', or there is too much noise,' if score.noise else ''} to judge by.")
+    return texts
 
 
 def describe_gain(row: ScoreRow, reference: str) -> str:

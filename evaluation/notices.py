@@ -53,7 +53,12 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
         *_veto_notices(page.harmony),
         *_score_notices(page.scores, page.reference, page.words, page.classes, page.at_home.lines),
         *_run_class_notices(page),
-        *_quarantine_notices(rejected, page.words, "the table of patients gives the reasons", "whom"),
+        *_quarantine_notices(
+            rejected,
+            page.words,
+            "the table of patients gives the reasons in a word, and each hospital's own page what to do",
+            "whom",
+        ),
         *_withdrawal_notices([(s.site, [k.run for k in s.withdrawn.knew]) for s in sites]),
     )
     return tuple(_limit_notices(notices))

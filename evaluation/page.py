@@ -158,11 +158,12 @@ class Items:
 
 @dataclass(frozen=True)
 class Fact:
-    """What is so, under a name. more: what it rests on, which is folded."""
+    """What is so, under a name. more: what it rests on, which is folded. beside: what a reader must not miss."""
 
     name: Text
     lead: Text = ""
     more: Text = ""
+    beside: Text = ""
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,10 @@ def test_a_print_is_whole_and_breaks_between_rows_and_pictures(browser, addresse
         broken = """return [...document.querySelectorAll("tr, figure")]
           .filter((part) => getComputedStyle(part).breakInside !== "avoid").length"""
         assert browser.execute_script(broken) == 0
+        unrepeated = """return [...document.querySelectorAll("thead th, thead button")].filter((part) =>
+          !["static", "relative"].includes(getComputedStyle(part).position) ||
+          (part.tagName === "BUTTON" && getComputedStyle(part).display !== "contents")).length"""
+        assert browser.execute_script(unrepeated) == 0, "heads of columns stand on each sheet"
         assert not any(part.is_displayed() for part in browser.find_elements("css selector", "nav, .tools, .opinion"))
     finally:
         emulate(browser)

@@ -208,7 +208,9 @@ def _measure_errors(cohort: Cohort, y: Tensor, p: Tensor) -> Answers:
         return ", ".join(parts)
 
     errors = 1 - p[torch.arange(len(y)), y]
-    return Answers(errors, p.argmax(dim=1) != y, "by the probability that it gives the given class", say_class)
+    return Answers(
+        errors, p.argmax(dim=1) != y, "by the probability that it gives the class of the reference standard", say_class
+    )
 
 
 def _say_findings(names: Sequence[str], p: Tensor, off: Tensor) -> Callable[[int], str]:
