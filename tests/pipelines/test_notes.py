@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def memory_of(run: Path, site: str, label: str) -> dict:
 @pytest.mark.parametrize("site", ["a", "b"])
 def test_a_hospitals_page_draws_what_its_own_memory_has(run, site):
     page = (run / "sites" / site / "report.html").read_text()
-    noted_here = page[page.index('id="noted"') : page.index('id="left"')]
+    noted_here = page[page.index('id="noted"') : page.index('id="left"')].replace("\N{MINUS SIGN}", "-")
     p, cusfl = memory_of(run, site, "apple"), memory_of(run, site, "cusfl")
     first, last = p["1"], p["2"]
     assert f"Round 1: a {first['p/a']:.3f}, b {first['p/b']:.3f}. " in noted_here
@@ -68,10 +69,10 @@ def test_a_hospitals_page_draws_what_its_own_memory_has(run, site):
 
 @pytest.mark.parametrize("site", ["a", "b"])
 def test_a_hospital_is_warned_exactly_of_what_it_noted(run, site):
-    page = (run / "sites" / site / "report.html").read_text()
+    page = unescape((run / "sites" / site / "report.html").read_text())
     for label, note in (("apple", "own core climbs its loss (p_ii <= 0)"), ("cusfl", "collapsed"), ("cusfl", "asleep")):
         rounds = [int(r) for r, notes in memory_of(run, site, label).items() if notes.get(note, 0) > 0]
-        said = f"{label}: {WARNINGS[note].split('{')[0]}"[:60].replace("'", "&#39;")
+        said = f"{label}: {WARNINGS[note].split('{')[0]}"[:60]
         assert (said in page) == bool(rounds)
     assert 'class="banner"><strong>Warning.' in page, "with such a rate APPLE's own share must fall below 0"
 
