@@ -126,8 +126,8 @@ def describe_departures(left: Sequence[Left], statements: Sequence[Statement], w
 def _describe_content(entries: Sequence[Left], words: Words) -> str:
     """What the entries contain, in a sentence."""
     patients = list_patient_records(entries)
-    kinds = list(dict.fromkeys(entry.brief for entry in entries if entry.brief and entry.records != "left"))
-    kinds += [record.what.replace("examples", words.examples) for record in patients if record.records == "left"]
+    kinds = [record.what.replace("examples", words.examples) for record in patients if record.records == "left"]
+    kinds += dict.fromkeys(entry.brief for entry in entries if entry.brief and entry.records != "left")
     if not entries:
         return "Nothing."
     listed = ", ".join([*kinds, "counts and digests"])
