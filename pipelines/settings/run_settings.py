@@ -82,6 +82,9 @@ class RunSettings(Protocol):
     def work(self, label: str, site: str) -> Work: ...
 
 
+BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
+
+
 def select_model(run: RunSettings, label: str) -> AnyModel:
     """A method's model settings: its own, or else the run's. Raises: ValueError: the run names neither."""
     model = run.train.method_model.get(label, run.model)
@@ -111,8 +114,10 @@ def is_buildable(task: Task) -> bool:
 
 
 @lru_cache(maxsize=64)
-def try_network(task: Task) -> None:
+def try_network(task: Task) -> bool:
     """Give two examples of zeros, or patches, to the network of a task; once, and without changing the random state.
+
+    Returns: whether a batch norm gets one value a channel of each example, of which a batch of one has no variance.
 
     Raises:
         TooLarge: it has too many parameters; nothing of it was allocated.
@@ -120,17 +125,26 @@ def try_network(task: Task) -> None:
             zeros of them.
     """
     check_size(None, task)
+    needs_two = False
+
+    def note_single_values(norm: nn.Module, _: object, output: Tensor) -> None:
+        nonlocal needs_two
+        needs_two |= output[0].numel() == output.shape[1]
+
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = task.network().eval()
+        for batch_norm in (each for each in module.modules() if isinstance(each, BATCH_NORMS)):
+            batch_norm.register_forward_hook(note_single_values)
         for norm in (each for each in module.modules() if isinstance(each, nn.GroupNorm)):
-            norm.register_forward_pre_hook(_refuse_single_values)
+            norm.register_forward_hook(_refuse_single_values)
         module(torch.zeros(2, *task.trained_inputs))
+    return needs_two
 
 
-def _refuse_single_values(norm: nn.GroupNorm, inputs: tuple[Tensor, ...]) -> None:
+def _refuse_single_values(norm: nn.GroupNorm, _: object, output: Tensor) -> None:
     """Raises: ValueError: each group has one value, whose distance from its mean is 0, so that nothing is learnt."""
-    if inputs[0][0].numel() == norm.num_groups:
-        shape = list(inputs[0].shape[1:])
+    if output[0].numel() == norm.num_groups:
+        shape = list(output.shape[1:])
         raise ValueError(f"a group norm of {norm.num_groups} groups gets {shape}, and makes 0 of one value a group")
 
 

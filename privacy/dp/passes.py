@@ -22,9 +22,9 @@ VOLUME_AXES = 5
 class Passes:
     """precision: bf16 = convolutions and products of matrices in bfloat16, chosen by `torch.autocast`; the outputs of
     the network are float32 again before any loss is computed. On a processor volumes pass in float32: torch 2.13's
-    gradients of 3-D convolutions in bfloat16 read memory there that nobody wrote, where a side has two voxels, and were
-    no faster. channels_last: images (b, C, H, W) lie with the channels
-    of a pixel side by side, which a GPU's bfloat16 convolutions need to be fast.
+    gradients of 3-D convolutions in bfloat16 read memory there that nobody wrote, where a side has two voxels.
+    channels_last: images (b, C, H, W) lie with the channels of a pixel side by side, which a GPU's bfloat16
+    convolutions need to be fast.
     """
 
     precision: Precision = "float32"

@@ -101,6 +101,10 @@ def put(*path_and_value):
             lambda s: s["images"].update(size=16) or s["model"].update(widths=[8, 8, 8, 8], norm="group"),
             "a group norm of 8 groups gets [8, 1, 1], and makes 0 of one value a group",
         ),
+        (
+            lambda s: s["images"].update(size=16) or s["train"]["work"].update(batch=1),
+            "train.work.batch: 1, and a batch norm gets one value a channel of each example",
+        ),
         (put("threads", 0), "threads"),
         (put("name", "../up"), "name"),
     ],

@@ -92,7 +92,7 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
         if not is_buildable(task):
             continue  # `checks.features` reports what is wrong with its file
         try:
-            try_network(task)
+            needs_two = try_network(task)
         except (RuntimeError, OverflowError, ValueError, MemoryError) as error:
             if isinstance(task.model, Own) or isinstance(
                 error, Unmade | TooLarge
@@ -106,6 +106,11 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
                 f"or one for such examples: mlp for features, cnn or cam for images ({error})",
             )
             continue
+        if needs_two and any(work.batch == 1 for name, _, work in list_works(run) if name == label):
+            text = (
+                "1, and a batch norm gets one value a channel of each example, which has no variance; say 2 or more, "
+            )
+            yield Problem(("train", "work", "batch"), f"{text}give larger images, or norm: group")
         for site in run.sites:
             yield from _site_form_problems(run, label, site, run.task_of(label, site))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from federation.algorithm import has_one_model, sends_gradient_sums
 from federation.summing import find_sum_problem
+from pipelines.settings.home_lines import CENTRAL
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.run_settings import RunSettings, rehearse_method
 from privacy.secure_sum import MISSING, has_cryptography
@@ -46,7 +47,7 @@ def _export_problems(run: RunSettings) -> Iterator[Problem]:
     """Problems of other stages that would hand out a model of one hospital in a run of secure sums."""
     exports = {("evaluate", "public"): run.evaluate.public, ("route",): run.route is not None}
     methods = run.train.methods.items()
-    personal = [label for label, method in methods if not has_one_model(method) and method.name != "central"]
+    personal = [label for label, method in methods if not has_one_model(method) and method.name != CENTRAL]
     if not run.train.secure_sum or not personal:
         return
     for where, is_wanted in exports.items():
