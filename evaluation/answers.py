@@ -5,18 +5,20 @@ should check.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from evaluation.at_home_words import describe_gain_over_home, describe_kept
-from evaluation.choice import Choice, describe_decisions, primary_measure
-from evaluation.harmonized import describe_harmonization
+from evaluation.at_home import AtHome
+from evaluation.choice import Choice, describe_decisions, interval_sign, primary_measure
+from evaluation.harmony import describe_harmonization
 from evaluation.leaving import Departure, describe_departures
 from evaluation.notices import Notice, run_notices, site_notices
+from evaluation.page import Block, Fact, Facts, Fold, Items, Paragraph, Section, SideBySide, Span, Text, compose_text
 from evaluation.recommended_words import HOW_RECOMMENDED
 from evaluation.records import RunPage, SitePage
-from evaluation.rows import best_word
-from evaluation.wording import format_list, format_number
+from evaluation.rows import LOWER_IS_BETTER, ScoreRow, best_word
+from evaluation.wording import READABLE, format_count, format_list, format_number, format_signed
 from privacy.release.statement import Statement
 
 
@@ -134,3 +136,162 @@ def _describe_guarantee_unit(statements: tuple[Statement, ...]) -> str:
     """The unit, the adjacency and delta of each statement's guarantee, in sentences; each different one once."""
     sentences = (f"A guarantee is about one {s.unit}; it compares {s.adjacency}; δ = {s.delta:g}." for s in statements)
     return " ".join(dict.fromkeys(sentences))
+
+
+def describe_gain_over_home(at_home: AtHome) -> tuple[str, ...]:
+    """Whether a federated line gains over the best that hospitals keep to themselves, how both were chosen, and what
+    else each hospital keeps; none without such lines.
+    """
+    gained = {row.method: row for row in at_home.gains}
+    sentences = []
+    if at_home.reference and at_home.federated in gained:
+        sentences = [
+            _describe_gain(gained[at_home.federated], at_home),
+            _describe_choice(at_home),
+            *_describe_others(at_home),
+        ]
+    return (*sentences, *([describe_kept(at_home.home_floors, "each hospital")] if at_home.home_floors else []))
+
+
+def describe_kept(lines: Sequence[str], where: str) -> str:
+    """What is learnt without noise and never told. where: at which hospital."""
+    return (
+        f"What stays at home: {' and '.join(lines)}, learnt without noise by {where} alone on the features of the run, "
+        "for its own page. No model, score or file of them leaves, so they cost no ε."
+    )
+
+
+def _describe_gain(row: ScoreRow, at_home: AtHome) -> str:
+    """The gain of the federated line, with what its interval says."""
+    low, high = row.widest_gain
+    reference = at_home.reference
+    further = [line for line in at_home.lines if line != reference]
+    among = f", the best at home of {format_list([reference, *further])}" if further and at_home.hospitals else ""
+    if not math.isfinite(row.gain) or not math.isfinite(low):
+        return (
+            f"Whether a federated line is better than what each hospital keeps to itself is not known: "
+            f"{row.method} could not be compared with {reference}{among}."
+        )
+    by = format_signed(row.gain)
+    change = f"changes the {row.measure} by {by}"
+    if row.measure in LOWER_IS_BETTER:
+        change = f"has a gain of {by} in {row.measure}, positive where it is lower"
+    gain = (
+        f"{row.method} {change} (95 % interval {format_signed(low)} to {format_signed(high)}) over {reference}{among}"
+    )
+    sign = interval_sign(low, high)
+    if sign > 0:
+        return f"A federated line beats what each hospital keeps to itself: {gain}."
+    if _list_better(at_home):
+        beats = "is not shown to beat" if sign == 0 else "does not beat"
+        return f"The federated line in front {beats} what each hospital keeps to itself: {gain}."
+    return (
+        f"No federated line {'is shown to beat' if sign == 0 else 'beats'} what each hospital keeps to itself: {gain}."
+    )
+
+
+def _describe_choice(at_home: AtHome) -> str:
+    """How the two lines were chosen."""
+    measure = at_home.gains[0].measure if at_home.gains else ""
+    best = "lowest mean absolute error" if measure in LOWER_IS_BETTER else "highest mean AUC"
+    if at_home.hospitals:
+        whose = format_count(at_home.hospitals, "hospital", "hospitals")
+        return (
+            f"Both have the {best} of their kind on validation patients of {whose}; test patients had no part in the "
+            "choice."
+        )
+    why = "a private run tells none" if at_home.private else "there are none"
+    return (
+        f"Without scores of validation patients ({why}), {at_home.reference} is the first such line of the settings, "
+        f"and {at_home.federated} the federated line with the largest gain on the test patients, which flatters it."
+    )
+
+
+def _describe_others(at_home: AtHome) -> Iterator[str]:
+    """A sentence on other federated lines above the reference."""
+    if better := _list_better(at_home):
+        yield f"Above {at_home.reference} by intervals of their own: {format_list(better)}."
+
+
+def _list_better(at_home: AtHome) -> list[str]:
+    """Further federated lines whose interval lies above 0."""
+    return [
+        row.method for row in at_home.gains if row.method != at_home.federated and interval_sign(*row.widest_gain) > 0
+    ]
+
+
+NOTHING_TO_LOOK_AT = (
+    "Nothing was found: every reply came, nothing was vetoed or quarantined, and no attack that was run succeeded."
+)
+
+
+def build_answers(answers: Answers, whose: str, *, is_run: bool) -> SideBySide:
+    """The three answers. whose: "each hospital" or "this hospital". is_run: whether they are of several hospitals."""
+    left: list[Block] = [Paragraph(_describe_departure(departure, is_run=is_run)) for departure in answers.left]
+    left = left or [Paragraph("Nothing left.")]
+    if answers.unit:
+        unit = compose_text("{unit} [Privacy statement](#privacy).", unit=answers.unit)
+        left.append(Paragraph(unit, "note"))
+    use = _list_choices(answers.use, whose, is_run=is_run)
+    if answers.sure:
+        use.append(Fold("How it was chosen", [Paragraph(text, "note") for text in answers.sure], is_part=False))
+    return SideBySide(
+        [
+            Section(f"1. Which model should {whose} use?", use, "use", "In short", "wide"),
+            Section("2. What left, and at what privacy loss ε?", left, "went", width="half"),
+            Section("3. What needs a person's eye?", _list_notices(answers.look), "look", width="half"),
+        ],
+        "answers",
+    )
+
+
+def build_banners(answers: Answers) -> list[Block]:
+    """What stands above the answers, if anything is known of it."""
+    named = (("At home and together.", answers.at_home), ("Harmonization.", answers.harmonized))
+    return [Paragraph((Span(name, "strong"), " ", " ".join(texts)), "banner") for name, texts in named if texts]
+
+
+def _list_choices(choices: Sequence[Choice], whose: str, *, is_run: bool) -> list[Block]:
+    """The choices, or how many hospitals have each where there are many."""
+    facts = [_state_choice(choice, is_run=is_run) for choice in choices]
+    listed = Facts(facts or [Fact(f"No model was made for {whose} in this run.")], "What it rests on")
+    if len(choices) <= READABLE:
+        return [listed]
+    counts = sorted(Counter(choice.named for choice in choices).items())
+    summary = "; ".join(f"{named}: {format_count(times, 'hospital', 'hospitals')}" for named, times in counts)
+    return [Paragraph(f"{summary}.", "lead"), Fold("Each hospital", [listed], is_part=False)]
+
+
+def _state_choice(choice: Choice, *, is_run: bool) -> Fact:
+    """A choice, with what it rests on."""
+    site: Text = (Span(choice.site, "b"), " ") if is_run else ""
+    lead = choice.said[0] if choice.said else ""
+    standing = [text for text in choice.standing if text != lead]
+    rest: Text = " ".join(text for text in choice.said[1:] if text not in standing)
+    if choice.file:
+        rest = (rest, " ", Span(choice.file, "code"))
+    return Fact((site, Span(choice.named, "strong")), lead, rest, " ".join(standing))
+
+
+def _describe_departure(departure: Departure, *, is_run: bool) -> Text:
+    """What left a group of hospitals."""
+    who: Text = (Span(format_list(departure.sites), "strong"), ": ") if is_run else ""
+    return (who, Span(f"ε = {departure.epsilon}", "lead"), ". ", " ".join(departure.said))
+
+
+def _list_notices(notices: Sequence[Notice]) -> list[Block]:
+    """What a person should check."""
+    if not notices:
+        return [Paragraph(NOTHING_TO_LOOK_AT)]
+    first, rest = ([_state_notice(n) for n in part] for part in (notices[:READABLE], notices[READABLE:]))
+    blocks: list[Block] = [Items(first, "plain look")]
+    if rest:
+        title = format_count(len(rest), "further point", "further points")
+        blocks.append(Fold(title, [Items(rest, "plain look")], is_part=False))
+    return blocks
+
+
+def _state_notice(notice: Notice) -> Text:
+    """A notice, with where there is more."""
+    more: Text = (" ", Span("More", href=f"#{notice.link}")) if notice.link else ""
+    return (Span(f"{notice.what}.", "b"), f" {notice.text}", more)

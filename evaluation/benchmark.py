@@ -14,10 +14,39 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from evaluation.choice import primary_measure
+from evaluation.classes import KINDS, Classes, class_measure_name
+from evaluation.common_sections import SIMULATION, build_commands_section, settings_fold
 from evaluation.drawing import Picture
+from evaluation.metrics import SENSITIVITY, SPECIFICITY
+from evaluation.page import (
+    Block,
+    Cell,
+    Fields,
+    Page,
+    Paragraph,
+    Row,
+    Section,
+    Span,
+    Table,
+    Text,
+    compose_text,
+    make_subline,
+    make_table,
+    number_column,
+)
 from evaluation.records import Command
+from evaluation.rendering import render_page
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow
-from evaluation.wording import Words, format_count, format_number
+from evaluation.score_tables import score_cell
+from evaluation.wording import (
+    Words,
+    format_count,
+    format_figures,
+    format_moment,
+    format_number,
+    format_size,
+    format_whole,
+)
 
 TargetStatus: TypeAlias = Literal["no score", "unknown", "below", "not shown", "reached", "scored"]
 """no score: no model was evaluated there. unknown: no interval. below, not shown, reached: the whole interval is below
@@ -205,3 +234,193 @@ def _format_interval(row: ScoreRow) -> str:
     """The interval and the number of patients, in brackets."""
     patients = format_count(row.patients, "patient", "patients")
     return f" (95 % interval {format_number(row.low)} to {format_number(row.high)}, {patients})"
+
+
+POOLED = {PRIVATE_MEAN: "mean over hospitals", OVERALL: "all patients as one sample"}
+STATUS: Mapping[TargetStatus, Text] = {
+    "no score": Span("no score", "state-failed"),
+    "unknown": "no interval",
+    "below": Span("below", "state-failed"),
+    "not shown": "not shown to reach it",
+    "reached": "reached",
+    "scored": "",
+}
+"""Whether a hospital reaches the wanted score, in words."""
+
+
+def render_benchmark_page(page: BenchmarkPage) -> str:
+    """The page."""
+    models, sites = len(page.models), len(page.sites)
+    trained = (
+        format_count(sites, "hospital that never trained it", "hospitals that never trained it")
+        if models == 1
+        else format_count(sites, "hospital that trained none of them", "hospitals that trained none of them")
+    )
+    facts = compose_text(
+        "Benchmark **{run}** · {moment} · {models} at {trained}",
+        run=page.run,
+        moment=format_moment(page.date),
+        models=format_count(models, "signed model", "signed models"),
+        trained=trained,
+    )
+    head = [Paragraph((Span("Simulation.", "strong"), f" {SIMULATION}"), "banner")] if page.simulation else []
+    order = rank_standings(page)
+    sections = [
+        _build_worst_section(page, order),
+        Section("Other measures", _build_other_tables(page, order), "more", "Other measures"),
+        Section("Models", [_build_models_table(page, order)], "models", "Models"),
+        Section("How to read it", _explain_page(page), "how", "How to read it"),
+        build_commands_section(page.commands),
+    ]
+    return render_page(Page(f"{page.title} – benchmark", page.title, facts, sections, head))
+
+
+def _build_worst_section(page: BenchmarkPage, order: Sequence[Standing]) -> Section:
+    """The findings, and all hospitals by the primary measure."""
+    title = "Worst hospital first"
+    findings = [Paragraph(text, "" if place else "lead") for place, text in enumerate(list_findings(page))]
+    return Section(title, [*findings, _build_worst_table(page, order), *page.pictures], "worst", title)
+
+
+def _build_worst_table(page: BenchmarkPage, order: Sequence[Standing]) -> Table:
+    """A row for each hospital, and below them the numbers that would hide the worst."""
+    measure, labels = primary_measure(page.scores), [model.label for model in page.models]
+    several = f" of {page.first}" if len(labels) > 1 else ""
+    unpaired = " (not paired where counts are noised)" if any(row.noise for row in page.scores) else ""
+    difference = f"; below, the difference from {page.first} on the same patients{unpaired}" if several else ""
+    caption = (
+        f"{measure or 'No measure'}: value and 95 % interval over patients{difference}. Hospitals stand by the lower "
+        f"end of the interval{several}."
+    )
+    sites, grid = {site.site: site for site in page.sites}, _rows_at_sites(page)
+
+    def say_score(standing: Standing, label: str) -> Text | Cell:
+        row = grid.get((label, measure, standing.site))
+        return score_cell(row, page.first) if row else _describe_silence(sites[standing.site], label)
+
+    target = f"{measure} ≥ {page.least:g}" if page.least is not None else ""
+    fields: Fields = [
+        ("hospital", lambda standing: standing.site),
+        *((number_column(label), lambda standing, label=label: say_score(standing, label)) for label in labels),
+        *([(target, lambda standing: STATUS[standing.verdict])] if target else []),
+        ("patients and scanners", lambda standing: _describe_patients(page, standing, sites[standing.site])),
+    ]
+    foot = _build_foot(page, measure, labels)
+    return make_table("Hospitals, the worst first", caption, order, fields, foot=foot, look="lead")
+
+
+def _build_foot(page: BenchmarkPage, measure: str, labels: Sequence[str]) -> list[Row]:
+    """The scores over several hospitals."""
+    over = {(r.method, r.protocol): r for r in page.scores if r.measure == measure and r.protocol in POOLED}
+    target = [] if page.least is None else [""]
+    rows = []
+    for protocol in (name for name in POOLED if any(row.protocol == name for row in page.scores)):
+        first = over.get((page.first, protocol))
+        of = f"of {format_count(len(first.sites), 'hospital', 'hospitals')}: {', '.join(first.sites)}" if first else ""
+        title = (POOLED[protocol], Span("hides the worst hospital", "sub why"))
+        scores = (score_cell(over.get((label, protocol)), page.first) for label in labels)
+        rows.append(Row((title, *scores, *target, make_subline(of) if of else ""), look="weak"))
+    return rows
+
+
+def _describe_silence(visited: Visited, label: str) -> Text:
+    """Why a hospital has no score of a model."""
+    why = visited.reasons.get(label)
+    words = Span("no score", "value state-failed")
+    if why is None:
+        return words
+    asked = make_subline(Span(why.code, "code"), f" to {why.request}")
+    return (words, " ", asked, Span(why.meaning, "sub why"))
+
+
+def _describe_patients(page: BenchmarkPage, standing: Standing, visited: Visited) -> Text:
+    """A hospital's patients, scanners and studies that could not be used."""
+    lines: list[Text] = []
+    if (row := standing.row) is not None:
+        lines.append(format_count(row.patients, "patient", "patients"))
+        if row.defined is None:
+            lines.append(
+                make_subline(f"{format_whole(row.positives)} positive, {format_whole(row.negatives)} negative")
+            )
+        if row.noise:
+            lines.append(make_subline(f"counts noised, σ {format_figures(row.noise)} patients"))
+    for scanner, studies in visited.scanners.items():
+        if scanner != "unknown":
+            lines.append(make_subline(f"{scanner}: {format_count(studies, page.words.study, page.words.studies)}"))
+    if visited.rejected:
+        unused = format_count(visited.rejected, page.words.study, page.words.studies)
+        lines.append(make_subline(f"{unused} could not be used"))
+    return tuple(lines)
+
+
+def _build_other_tables(page: BenchmarkPage, order: Sequence[Standing]) -> list[Block]:
+    """The further measures, a table for each model."""
+    parts = Classes(page.classes, page.ordered).scored_parts
+    of_parts = {class_measure_name(kind, name) for kind in KINDS for name in parts}
+    of_parts |= {
+        class_measure_name(kind, name) for kind in (SENSITIVITY.name, SPECIFICITY.name) for name in page.findings
+    }
+    hidden = {*of_parts, primary_measure(page.scores)}
+    measures = [name for name in dict.fromkeys(row.measure for row in page.scores) if name not in hidden]
+    grid = _rows_at_sites(page)
+    tables: list[Block] = []
+    for label in (model.label for model in page.models):
+        caption = (
+            f"{label}: value and 95 % interval over patients, hospitals in the same order. Lower is better for the "
+            "Brier and the ranked probability score, the error in grades and the calibration error."
+        )
+        fields: Fields = [
+            ("hospital", lambda standing: standing.site),
+            *(
+                (
+                    number_column(m),
+                    lambda s, m=m, label=label: score_cell(grid.get((label, m, s.site)), page.first, is_marked=False),
+                )
+                for m in measures
+            ),
+        ]
+        tables.append(make_table(f"Other measures of {label}", caption, order, fields, look="grid"))
+    return tables
+
+
+def _rows_at_sites(page: BenchmarkPage) -> dict[tuple[str, str, str], ScoreRow]:
+    """(model, measure, hospital) -> its row."""
+    return {(r.method, r.measure, r.sites[0]): r for r in page.scores if r.protocol == PRIVATE}
+
+
+def _build_models_table(page: BenchmarkPage, order: Sequence[Standing]) -> Table:
+    """The models, and who evaluated them."""
+    caption = (
+        "As their owner signed them. Each hospital checked the signature against its own list of keys before it read "
+        "the file, and names in its reply and in its ledger the digest of the file that it evaluated."
+    )
+    digests = {site.site: site.digests for site in page.sites}
+
+    def list_sites(model: SignedModel) -> str:
+        return ", ".join(s.site for s in order if digests[s.site].get(model.label) == model.sha256) or "no hospital"
+
+    fields: Fields = [
+        ("model", lambda model: (model.label, make_subline(model.title))),
+        ("SHA-256 of the file", lambda m: (Span(m.sha256, "code"), make_subline(format_size(m.bytes)))),
+        ("signed by", lambda model: Span(model.key, "code")),
+        ("holds", lambda model: f"{model.signed} to {model.expires}"),
+        ("evaluated, unchanged, at", list_sites),
+    ]
+    return make_table("Models", caption, page.models, fields)
+
+
+def _explain_page(page: BenchmarkPage) -> list[Block]:
+    """What the numbers mean, and the settings."""
+    noised = any(row.noise for row in page.scores)
+    parametric = "; of hospitals that promise privacy a parametric one, from noised counts" if noised else ""
+    text = compose_text(
+        "All patients of a hospital are scored; none of them trained a model. Intervals are the 2.5th and 97.5th "
+        "percentiles of a bootstrap over patients{parametric}. A hospital of which little is known has a wide "
+        "interval, and stands early: that is meant. *Not assessable* are scores on fewer than 20 positive or negative "
+        "{examples} or 5 positive patients. Scanners are counts that a hospital tells of its studies; scores are not "
+        "split by them. No test of significance is made, and the worst of many hospitals looks worse than it is by "
+        "chance alone.",
+        parametric=parametric,
+        examples=page.words.examples,
+    )
+    return [Paragraph(text), settings_fold(page.settings, "Settings", "Settings")]

@@ -16,9 +16,19 @@ from functools import partial
 import numpy as np
 
 from evaluation.histograms import Counts, Floats
-from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY, Measure, auc, ratio, sensitivity, specificity
+from evaluation.metrics import (
+    AUC,
+    SENSITIVITY,
+    SPECIFICITY,
+    Measure,
+    auc,
+    compute_class_support,
+    compute_cut_support,
+    ratio,
+    sensitivity,
+    specificity,
+)
 from evaluation.rows import AT_ONE, ScoreRow
-from evaluation.support import compute_class_support, compute_cut_support
 
 KINDS = (AUC.name, SENSITIVITY.name, SPECIFICITY.name)
 """What each class is scored by."""

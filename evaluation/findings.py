@@ -44,11 +44,12 @@ from evaluation.metrics import (
     SENSITIVITY,
     SPECIFICITY,
     Measure,
+    Support,
     auc,
+    compute_support,
 )
 from evaluation.noised import from_noised
 from evaluation.scale import CELLS, TREE
-from evaluation.support import Support, compute_support
 from evaluation.votes import BINS as NOISED_BINS
 from evaluation.votes import AddNoise, Release, release_histograms
 

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evaluation.findings import Findings, guess_shares
-from evaluation.grades import predict_grades
-from evaluation.histograms import ODDS, Counts, pack_scores
+from evaluation.histograms import ODDS, Counts, pack_scores, predict_grades
 from evaluation.numbers import Errors
 from evaluation.overlap import Overlaps
 from evaluation.protocols import Evidence, Table, own_model_table

@@ -1,14 +1,21 @@
-"""Scores arranged by their place in a table of methods and test sites."""
+"""Scores arranged by their place in a table of methods and test sites: which measures stand in which table, and which
+hospitals figures show where there are too many to read: the lowest, the highest, and those between.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evaluation.choice import interval_sign
-from evaluation.numbers import CORRELATION
-from evaluation.rows import AT_ONE, PRIVATE, GapRow, PairRow, ScoreRow
+from evaluation.choice import interval_sign, primary_measure
+from evaluation.classes import KINDS, class_measure_name
+from evaluation.metrics import FURTHER
+from evaluation.numbers import AGREEMENT, CORRELATION
+from evaluation.overlap import DICE, HD95
+from evaluation.rows import AT_ONE, FLOORS, PRIVATE, GapRow, PairRow, ScoreRow
+from evaluation.wording import READABLE
 
 
 def rows_by_column(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
@@ -93,3 +100,83 @@ def weak_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
     poor = (row for row in known if row.protocol == PRIVATE and not row.assessable)
     weak = {row.sites[0]: row for row in poor if row.defined is None or row.defined >= row.positive_patients}
     return [weak[site] for site in sorted(weak)]
+
+
+def list_leading_measures(rows: Sequence[ScoreRow], structures: Sequence[str], parts: Sequence[str]) -> list[str]:
+    """The measures of the first table: for several structures those over all of them; for labels not the further
+    ones, nor those of single classes or cuts.
+    """
+    each = {f"{name} {structure}" for name in (DICE.name, HD95.name) for structure in structures}
+    each |= {measure.name for measure in FURTHER} | {*AGREEMENT}
+    return [name for name in list_whole_measures(rows, parts) if name not in each]
+
+
+def list_whole_measures(rows: Sequence[ScoreRow], parts: Sequence[str]) -> list[str]:
+    """All measures but those of single classes or cuts, which have tables of their own."""
+    return list(dict.fromkeys(row.measure for row in select_whole_rows(rows, parts)))
+
+
+def select_whole_rows(rows: Sequence[ScoreRow], parts: Sequence[str]) -> list[ScoreRow]:
+    """All rows but those of single classes or cuts."""
+    of_one = {class_measure_name(kind, name) for kind in KINDS for name in parts}
+    return [row for row in rows if row.measure not in of_one]
+
+
+def list_further_measures(rows: Sequence[ScoreRow]) -> list[str]:
+    """The measures of the second table."""
+    further = {measure.name for measure in FURTHER} | {*AGREEMENT}
+    return [name for name in dict.fromkeys(row.measure for row in rows) if name in further]
+
+
+SHOWN = 9
+"""Hospitals that figures show where there are more than `READABLE`."""
+
+
+def rank_hospitals(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
+    """All hospitals with scores of their own, from the lowest to the highest mean over methods of the measure that
+    compares models; first those without a value, then those that are not assessable. Baselines that see no image are
+    left out of the mean: they show how many patients are positive, not how well a hospital is served.
+    """
+    rows_by_site: dict[str, list[ScoreRow]] = {row.sites[0]: [] for row in _private_rows(rows)}
+    for row in _private_rows(rows):
+        if row.method not in FLOORS:
+            rows_by_site[row.sites[0]].append(row)
+
+    def place(site: str) -> tuple[int, float, str]:
+        valued_rows = [row for row in rows_by_site[site] if math.isfinite(row.value)]
+        sure = [row for row in valued_rows if row.assessable]
+        if not valued_rows:
+            return 0, 0.0, site
+        return (2 if sure else 1), statistics.fmean(row.value for row in sure or valued_rows), site
+
+    return tuple(sorted(rows_by_site, key=place))
+
+
+def select_figure_sites(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
+    """The hospitals that figures show, from the lowest to the highest: all where they can be read, or else `SHOWN` at
+    equal distances in rank, with the lowest and the highest that have a value.
+    """
+    order = rank_hospitals(rows)
+    if len(order) <= READABLE:
+        return order
+    valued = {row.sites[0] for row in _private_rows(rows) if math.isfinite(row.value) and row.method not in FLOORS}
+    candidates = [site for site in order if site in valued] or list(order)
+    steps = min(SHOWN, len(candidates))
+    return tuple(dict.fromkeys(candidates[round(i * (len(candidates) - 1) / max(1, steps - 1))] for i in range(steps)))
+
+
+def _private_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
+    """Scores of one hospital each, by the measure that compares models."""
+    measure = primary_measure(rows)
+    return [row for row in rows if row.protocol == PRIVATE and row.measure == measure]
+
+
+def describe_figure_choice(rows: Sequence[ScoreRow]) -> str:
+    """A sentence on how many hospitals a figure shows, and which; empty if it shows all."""
+    order, shown = rank_hospitals(rows), select_figure_sites(rows)
+    if len(shown) == len(order):
+        return ""
+    return (
+        f" {len(shown)} of {len(order)} hospitals with scores, at equal steps from the lowest to the highest "
+        f"{primary_measure(rows)} (mean over methods, without baselines): {', '.join(shown)}. The tables have all."
+    )

@@ -3,7 +3,7 @@
 A model's scores on a hospital's test patients become, per class, a histogram on [0, 1] of the images of that class and
 of all others, and a confusion matrix at threshold 0.5 (two classes) or at the largest probability. Scores of ordered
 classes become, per cut between grades, a histogram of the probability that the grade reaches the cut, and the confusion
-matrix is that of the median grade (`evaluation.grades`). Besides the sample itself there are B copies in which the
+matrix is that of the median grade. Besides the sample itself there are B copies in which the
 hospital's *patients* were resampled with replacement (Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
 with the patient as the unit): every interval that the coordinator prints is computed from them.
 
@@ -11,6 +11,11 @@ What the copies reveal beyond the histogram: bins that change together across co
 the seed, and at least as many copies as patients, one can solve for every patient's own histogram; so a
 hospital draws with a secret seed of its own, the same for all models, which keeps them paired. Even then
 scores can be attributed to one and the same patient, though not to a named one.
+
+C grades 0 .. C-1 have C - 1 cuts, between grade k - 1 and grade k. What a model says of a cut is P(grade >= k), the sum
+of its probabilities from k on, so it falls from cut to cut whatever the network. The predicted grade is the median: the
+highest whose cut the grade reaches with a probability of at least 0.5. No other grade has a smaller expected distance
+from the true one; of two classes it is the one whose probability is at least 0.5.
 """
 
 from __future__ import annotations
@@ -26,7 +31,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from evaluation.grades import list_rows, predict_labels
 from evaluation.scale import CELLS, cell_of
 
 Ints = NDArray[np.int64]
@@ -356,3 +360,34 @@ def _find_format_problems(tensors: Mapping[str, Tensor]) -> list[str]:
     if len(set(columns.tolist())) != columns.numel() or (columns.numel() and int(columns.max()) >= width):
         wrong.append(f"columns must be distinct and below {width}")
     return wrong
+
+
+def reach_cuts(probabilities: Floats) -> Floats:
+    """(n, C - 1): P(grade >= k) for k = 1 .. C - 1. probabilities: (n, C)."""
+    p = np.asarray(probabilities, np.float64)
+    from_above = np.cumsum(p[:, :0:-1], axis=1)[:, ::-1]
+    return from_above if p.shape[1] == 2 else np.clip(from_above, 0.0, 1.0)  # sums can leave [0, 1] by rounding
+
+
+def predict_grades(probabilities: Floats) -> Ints:
+    """(n,): the median grade of each row. probabilities: (n, C)."""
+    return np.asarray((reach_cuts(probabilities) >= 0.5).sum(axis=1), dtype=np.int64)
+
+
+def list_rows(y: Ints, probabilities: Floats, *, ordered: bool) -> tuple[Floats, Ints]:
+    """The scores (n, K) by which a model is judged, and whether each holds of the image (n, K), 0 or 1.
+
+    Of two classes that of class 1; of more that of each class against the rest, K = C, or if they are ordered of each
+    cut, K = C - 1. y: (n,) true classes. probabilities: (n, C).
+    """
+    classes = probabilities.shape[1]
+    if ordered or classes == 2:
+        return reach_cuts(probabilities), (y[:, None] >= np.arange(1, classes)).astype(np.int64)
+    return probabilities, (y[:, None] == np.arange(classes)).astype(np.int64)
+
+
+def predict_labels(probabilities: Floats, *, ordered: bool) -> Ints:
+    """(n,): the likeliest class of each row; of two the one with at least 0.5, of ordered ones the median."""
+    if ordered or probabilities.shape[1] == 2:
+        return predict_grades(probabilities)
+    return np.asarray(probabilities.argmax(axis=1), dtype=np.int64)

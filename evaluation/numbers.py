@@ -24,9 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from evaluation.histograms import LARGEST, Floats, Ints, draw_patient_weights
-from evaluation.metrics import Measure, ratio
+from evaluation.metrics import NOISE_SHARE, Measure, Support, ratio
 from evaluation.scale import project_onto_simplex
-from evaluation.support import NOISE_SHARE, Support
 
 GRID = 2.0**16
 """Places are rounded to 1 / GRID: sums of them and of their squares are then exact, in any order, on any machine."""

@@ -16,13 +16,17 @@ images.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from evaluation.histograms import Floats
 from evaluation.intervals import percentile_interval
+from evaluation.metrics import Measure
+from evaluation.protocols import Score, Table, compute_gain, own_model_table
+from evaluation.rows import GapRow
+from evaluation.scoring import compute_scores, select_common_sites
 
 OPEN = "the gap's own interval holds 0"
 NONE = "the oracle is worse than untranslated images"
@@ -89,3 +93,66 @@ def share_in_copies(gained: Floats, gap: Floats, level: float = 0.95) -> tuple[S
     low = np.quantile(np.where(closed, ratio, -math.inf), (1 - level) / 2, method="higher")
     high = np.quantile(np.where(closed, ratio, math.inf), (1 + level) / 2, method="lower")
     return Share(float(gained[0] / gap[0]), float(low), float(high)), ""
+
+
+class Compared(NamedTuple):
+    """Lines of one method and network. untranslated: the line that learns from images as they were read. oracle: the
+    line that learns from the same patients on one scanner; nothing else differs. others: lines that differ in images,
+    start, work or calibration.
+    """
+
+    untranslated: str
+    oracle: str
+    others: tuple[str, ...]
+
+
+def gap_rows(tables: Mapping[str, Table], compared: Sequence[Compared], measure: Measure) -> tuple[GapRow, ...]:
+    """Every line's share of the oracle gap, by every protocol but the public one. There is no share at hospitals that
+    did not score all three: the line, its untranslated line and the oracle.
+    """
+    return tuple(
+        row
+        for comparison in compared
+        if comparison.untranslated in tables and comparison.oracle in tables
+        for label in comparison.others
+        if label in tables
+        for row in _line_gap_rows(label, comparison, tables, measure)
+    )
+
+
+def _line_gap_rows(label: str, comparison: Compared, tables: Mapping[str, Table], measure: Measure) -> Iterator[GapRow]:
+    """The gap rows of one line, one for each protocol and set of hospitals."""
+    common_tables = select_common_sites(
+        [own_model_table(tables[name]) for name in (label, comparison.untranslated, comparison.oracle)]
+    )
+    if not common_tables[0]:
+        return
+    ours, raw, best = (dict(_scores_by_key(table, measure)) for table in common_tables)
+    for key, score in ours.items():
+        gained, gap = (
+            compute_gain(score, raw[key], measure),
+            compute_gain(best[key], raw[key], measure),
+        )
+        share, why = share_in_copies(gained.copies, gap.copies)
+        yield GapRow(
+            label,
+            comparison.untranslated,
+            comparison.oracle,
+            key[0],
+            score.sites,
+            measure.name,
+            gap.estimate.value,
+            gap.estimate.low,
+            gap.estimate.high,
+            gained.estimate.value,
+            gained.estimate.low,
+            gained.estimate.high,
+            *share,
+            why,
+        )
+
+
+def _scores_by_key(table: Table, measure: Measure) -> Iterator[tuple[tuple[str, tuple[str, ...]], Score]]:
+    """Scores of hospitals' own models on their own patients."""
+    private_table = {pair: evidence for pair, evidence in table.items() if pair[0] == pair[1]}
+    return (((protocol, score.sites), score) for protocol, score in compute_scores(private_table, measure))

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from evaluation.histograms import LARGEST, Floats, Ints, draw_patient_weights
 from evaluation.masks import DICE_AT, FARTHEST, HD95_AT, Values
-from evaluation.metrics import Measure, ratio
-from evaluation.support import Support
+from evaluation.metrics import Measure, Support, ratio
 
 PACKED = ("class_patients", "images", "known", "patients", "totals")
 

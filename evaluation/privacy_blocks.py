@@ -26,7 +26,7 @@ from evaluation.page import (
     make_table,
     number_column,
 )
-from evaluation.score_cells import DASH
+from evaluation.score_tables import DASH
 from evaluation.wording import format_count, format_decibel, format_number, format_size, format_whole
 from privacy.release.meaning import format_loss
 from privacy.release.statement import Audit, Run, Statement

@@ -14,40 +14,28 @@ matrix: every site's model on every site's patients (FENDA, figure 4: cross-site
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+from torch import Tensor
 
-from evaluation import findings, numbers, overlap
-from evaluation.findings import Findings
+from evaluation import findings, numbers
+from evaluation.findings import Findings, pool_findings
 from evaluation.histograms import Counts, Floats, pool_counts
+from evaluation.histograms import from_tensors as from_counts
 from evaluation.intervals import Estimate, percentile_interval
-from evaluation.metrics import Measure
-from evaluation.numbers import Errors
-from evaluation.overlap import Overlaps
-from evaluation.support import NOISE_SHARE, Support
+from evaluation.metrics import Measure, Support
+from evaluation.noised import from_tensors as from_noised
+from evaluation.numbers import Errors, pool_errors
+from evaluation.overlap import Overlaps, pool_overlaps
+from evaluation.overlap import from_tensors as from_overlaps
 
 Evidence: TypeAlias = Counts | Overlaps | Errors | Findings
 """A hospital's scores of a model that predicts classes, masks, numbers, or several findings."""
 Table: TypeAlias = Mapping[tuple[str, str], Evidence]
 """Evidence by (model site, test site)."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a score is assessable: least images on either side and positive patients, largest noise as a share of
-    the smaller class; for masks only `patients` with the structure. level: of its interval.
-    """
-
-    images: int = 20
-    patients: int = 5
-    level: float = 0.95
-    noise: float = NOISE_SHARE
-
-
-STANDARD = Limits()
 
 
 @dataclass(frozen=True)
@@ -67,11 +55,18 @@ class Score:
     mixes_sites: bool = False
 
 
-def score_evidence(evidence: Evidence, measure: Measure, *, sites: tuple[str, ...], limits: Limits = STANDARD) -> Score:
+def score_evidence(evidence: Evidence, measure: Measure, *, sites: tuple[str, ...]) -> Score:
     """The score of one sample."""
     support = measure.rests(evidence)
-    enough = support.assessable(images=limits.images, patients=limits.patients, noise=limits.noise)
-    return summarise_copies(measure.of(evidence), support, sites=sites, assessable=enough, limits=limits)
+    return summarise_copies(measure.of(evidence), support, sites=sites, assessable=support.assessable())
+
+
+POOLS: Mapping[type[Evidence], Callable[[Any], Evidence]] = {
+    Counts: pool_counts,
+    Overlaps: pool_overlaps,
+    Errors: pool_errors,
+    Findings: pool_findings,
+}
 
 
 def pool_evidence(sites: Sequence[Evidence]) -> Evidence:
@@ -80,41 +75,57 @@ def pool_evidence(sites: Sequence[Evidence]) -> Evidence:
     Raises:
         ValueError: there is nothing to pool, or what does not fit together.
     """
-    counts = [evidence for evidence in sites if isinstance(evidence, Counts)]
-    overlaps = [evidence for evidence in sites if isinstance(evidence, Overlaps)]
-    errors = [evidence for evidence in sites if isinstance(evidence, Errors)]
-    several = [evidence for evidence in sites if isinstance(evidence, Findings)]
-    if sum(map(bool, (counts, overlaps, errors, several))) > 1:
-        each = f"{len(counts)} counts, {len(overlaps)} overlaps, {len(errors)} errors and {len(several)} of findings"
+    kinds = {type(evidence) for evidence in sites} or {Counts}
+    if len(kinds) > 1:
+        each = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise ValueError(f"{each} do not mix: score one task at a time")
-    if several:
-        return findings.pool_findings(several)
-    if errors:
-        return numbers.pool_errors(errors)
-    return overlap.pool_overlaps(overlaps) if overlaps else pool_counts(counts)
+    return POOLS[kinds.pop()](sites)
 
 
-def summarise_copies(
-    copies: Floats, support: Support, *, sites: tuple[str, ...], assessable: bool, limits: Limits
-) -> Score:
+NOISED: Mapping[str, Callable[..., Evidence]] = {
+    "finding_noised": findings.from_noised_tensors,
+    "error_bins": numbers.from_noised_tensors,
+    "noised": from_noised,
+    "cuts": from_noised,
+}
+COUNTED: Mapping[str, Callable[[Mapping[str, Tensor]], Evidence]] = {
+    "finding_scores": findings.from_tensors,
+    "errors": numbers.from_tensors,
+    "totals": from_overlaps,
+}
+"""A tensor by which evidence is known, and how it is parsed."""
+
+
+def parse_evidence(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *, copies: int, seed: int) -> Evidence:
+    """The evidence about a model in a reply. copies, seed: of the parametric bootstrap of noised counts; other evidence
+    contains its copies.
+
+    Raises:
+        ValueError: the tensors are none of these.
+    """
+    for name, parse_noised in NOISED.items():
+        if name in tensors:
+            return parse_noised(tensors, facts, copies=copies, seed=seed)
+    parse = next((parse for name, parse in COUNTED.items() if name in tensors), from_counts)
+    return parse(tensors)
+
+
+def summarise_copies(copies: Floats, support: Support, *, sites: tuple[str, ...], assessable: bool) -> Score:
     """A score from its copies. An undefined value is not assessable."""
-    estimate = percentile_interval(copies, level=limits.level)
+    estimate = percentile_interval(copies)
     return Score(estimate, support, sites, assessable and bool(np.isfinite(estimate.value)), copies)
 
 
-def score_private(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
+def score_private(table: Table, measure: Measure) -> dict[str, Score]:
     """Each site's model on its own test patients, by site.
 
     Raises:
         ValueError: no site has its own model's counts.
     """
-    return {
-        site: score_evidence(counts, measure, sites=(site,), limits=limits)
-        for site, counts in _own_evidence(table).items()
-    }
+    return {site: score_evidence(counts, measure, sites=(site,)) for site, counts in _own_evidence(table).items()}
 
 
-def mean_score(scores: Mapping[str, Score], *, limits: Limits = STANDARD) -> Score:
+def mean_score(scores: Mapping[str, Score]) -> Score:
     """Mean over sites with equal weights. Its copies are means over sites of independent draws.
 
     Sites that are not assessable are left out, because one of them could swing the mean; if none is assessable, all
@@ -130,12 +141,10 @@ def mean_score(scores: Mapping[str, Score], *, limits: Limits = STANDARD) -> Sco
     chosen = assessable_scores or defined or dict(scores)
     copies = np.mean([s.copies for s in chosen.values()], axis=0)
     support = _sum_supports([s.support for s in chosen.values()])
-    return summarise_copies(copies, support, sites=tuple(chosen), assessable=bool(assessable_scores), limits=limits)
+    return summarise_copies(copies, support, sites=tuple(chosen), assessable=bool(assessable_scores))
 
 
-def score_overall(
-    table: Table, measure: Measure, *, limits: Limits = STANDARD, sample: Evidence | None = None
-) -> Score:
+def score_overall(table: Table, measure: Measure, *, sample: Evidence | None = None) -> Score:
     """Each site's own model on its own patients, all pooled into one sample. sample: the pooled sample, if it exists
     already.
 
@@ -145,7 +154,7 @@ def score_overall(
     own_evidence = _own_evidence(table)
     pooled_sample = pool_evidence(list(own_evidence.values())) if sample is None else sample
     return replace(
-        score_evidence(pooled_sample, measure, sites=tuple(own_evidence), limits=limits),
+        score_evidence(pooled_sample, measure, sites=tuple(own_evidence)),
         mixes_sites=len(own_evidence) > 1,
     )
 
@@ -170,9 +179,7 @@ def pool_test_sets(table: Table) -> dict[str, Evidence]:
     return {m: pooled[key] for m, key in keys.items()}
 
 
-def score_public(
-    table: Table, measure: Measure, *, limits: Limits = STANDARD, samples: Mapping[str, Evidence] | None = None
-) -> Score:
+def score_public(table: Table, measure: Measure, *, samples: Mapping[str, Evidence] | None = None) -> Score:
     """Mean over models of each one's score on the union of all test sets. samples: those of `pool_test_sets`, if they
     exist already.
 
@@ -181,11 +188,11 @@ def score_public(
     """
     tests = _table_axes(table)[1]
     each = pool_test_sets(table) if samples is None else samples
-    once = {id(sample): score_evidence(sample, measure, sites=tests, limits=limits) for sample in _distinct(each)}
+    once = {id(sample): score_evidence(sample, measure, sites=tests) for sample in _distinct(each)}
     by_model = [once[id(sample)] for sample in each.values()]
     copies = np.mean([s.copies for s in by_model], axis=0)
     first = by_model[0]
-    return summarise_copies(copies, first.support, sites=first.sites, assessable=first.assessable, limits=limits)
+    return summarise_copies(copies, first.support, sites=first.sites, assessable=first.assessable)
 
 
 def score_matrix(table: Table, measure: Measure) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
@@ -252,7 +259,7 @@ class Spread:
     improved: int  # sites with a gain above 0
 
 
-def compute_gain(method: Score, reference: Score, measure: Measure, *, limits: Limits = STANDARD) -> Score:
+def compute_gain(method: Score, reference: Score, measure: Measure) -> Score:
     """Method minus reference, positive where the method is better; its interval is that of the paired copies.
 
     Raises:
@@ -265,19 +272,19 @@ def compute_gain(method: Score, reference: Score, measure: Measure, *, limits: L
         )
     difference = (method.copies - reference.copies) * (1 if measure.higher_is_better else -1)
     both = method.assessable and reference.assessable
-    return summarise_copies(difference, method.support, sites=method.sites, assessable=both, limits=limits)
+    return summarise_copies(difference, method.support, sites=method.sites, assessable=both)
 
 
-def compute_gains(method: Table, reference: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
+def compute_gains(method: Table, reference: Table, measure: Measure) -> dict[str, Score]:
     """Each site's gain in private testing, by site.
 
     Raises:
         ValueError: the two were tested at different sites, or on different patients.
     """
-    ours, theirs = score_private(method, measure, limits=limits), score_private(reference, measure, limits=limits)
+    ours, theirs = score_private(method, measure), score_private(reference, measure)
     if set(ours) != set(theirs):
         raise ValueError(f"a gain needs the same sites; found {sorted(ours)} and {sorted(theirs)}")
-    return {site: compute_gain(ours[site], theirs[site], measure, limits=limits) for site in ours}
+    return {site: compute_gain(ours[site], theirs[site], measure) for site in ours}
 
 
 def mean_individual_gain(by_site: Mapping[str, Score]) -> Spread:
@@ -292,11 +299,6 @@ def mean_individual_gain(by_site: Mapping[str, Score]) -> Spread:
     if not len(values):
         return Spread(math.nan, math.nan, 0, 0)
     return Spread(float(values.mean()), float(values.std()), len(values), int((values > 0).sum()))
-
-
-def rounds_to_reach(scores: Sequence[float], target: float) -> int | None:
-    """The first round, counted from 1, whose score is at least the target; None if no round's is."""
-    return next((round_ for round_, value in enumerate(scores, 1) if value >= target), None)
 
 
 def own_model_table(table: Table) -> Table:

@@ -42,8 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.findings import UNKNOWN
-from evaluation.grades import list_rows
-from evaluation.histograms import Floats
+from evaluation.histograms import Floats, list_rows
 
 COMMON, SPREAD = 0.03, 0.02  # M and T
 SURE = 0.7

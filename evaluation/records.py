@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from evaluation.at_home import AtHome
 from evaluation.attacks import InversionRow, MembershipRow
-from evaluation.augmented import AugmentedRow
 from evaluation.cases import Cases
 from evaluation.classes import Classes
 from evaluation.decision import Decision
@@ -317,3 +316,37 @@ class Model:
     loss: float = math.nan
     file: str = ""
     ended: str = ""
+
+
+STATES: Mapping[str, str] = {
+    "augmented": "",
+    "balanced": "N/A: its classes are balanced",
+    "one_class": "N/A: it has no training image of one class",
+    "copies": "not used: the generator copied training images",
+}
+"""The state that a hospital replies, in words; empty if synthetic images joined its training split."""
+
+
+@dataclass(frozen=True)
+class AugmentedRow:
+    """A hospital. made: synthetic images of the class `label` in its training split. distance, real: squared Frechet
+    distances to held-back images, of synthetic and of training images, compared images of each, by the named features;
+    NaN = the hospital sent none. near_copies: share of synthetic images that are near copies of training images. state:
+    one of `STATES`.
+    """
+
+    site: str
+    space: str
+    state: str
+    label: str
+    made: int
+    distance: float = math.nan
+    real: float = math.nan
+    compared: int = 0
+    features: str = ""
+    near_copies: float = math.nan
+
+    @property
+    def why(self) -> str:
+        """Why no synthetic image joined the training split; empty if synthetic images did."""
+        return STATES.get(self.state, self.state)

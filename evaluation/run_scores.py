@@ -12,13 +12,15 @@ from evaluation.grid import (
     ColumnPatients,
     column_patients,
     count_decided_gains,
+    list_further_measures,
+    list_leading_measures,
+    list_whole_measures,
     pairs_by_column,
+    rank_hospitals,
     rows_by_column,
     weak_columns,
 )
-from evaluation.harmonized import find_unadapted_lines, select_overall_rows
-from evaluation.many import rank_hospitals
-from evaluation.measures import list_further_measures, list_leading_measures, list_whole_measures
+from evaluation.harmony import find_unadapted_lines, select_overall_rows
 from evaluation.notices import row_notes
 from evaluation.page import (
     Block,
@@ -38,23 +40,23 @@ from evaluation.page import (
 )
 from evaluation.records import RunPage
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, ScoreRow
-from evaluation.score_cells import (
+from evaluation.score_tables import (
     DASH,
     NOT_ASSESSABLE,
+    Grid,
+    build_further_table,
+    build_noise_notes,
+    build_pair_folds,
+    build_part_tables,
+    build_score_notes,
+    describe_adaptation,
     gain_texts,
     method_column,
     named_method,
-    score_cell,
-    value_texts,
-)
-from evaluation.score_notes import build_noise_notes, build_score_notes, describe_adaptation
-from evaluation.score_tables import (
-    Grid,
-    build_further_table,
-    build_pair_folds,
-    build_part_tables,
     patients_lines,
+    score_cell,
     share_text,
+    value_texts,
 )
 from evaluation.wording import READABLE
 

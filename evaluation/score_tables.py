@@ -1,4 +1,6 @@
-"""Tables of scores: by measure, by class, any two methods, image spaces, and shares of the oracle gap."""
+"""Tables of scores: their cells, by measure, by class, any two methods, and the notes below: what measures mean, what
+scores rest on, and which of them are too weak to judge by.
+"""
 
 from __future__ import annotations
 
@@ -6,68 +8,44 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from evaluation.classes import KINDS
-from evaluation.gap_figure import draw_gap_shares
-from evaluation.grid import ColumnPatients, column_name
-from evaluation.harmony import Harmony, SpaceRow
-from evaluation.measures import list_further_measures
+from evaluation.classes import KINDS, list_mean_classes
+from evaluation.grid import ColumnPatients, list_further_measures, select_whole_rows, weak_rows
+from evaluation.numbers import Number
 from evaluation.page import (
     Block,
     Cell,
     Column,
     Fields,
     Fold,
-    Heading,
-    Items,
     Paragraph,
-    Row,
     Span,
-    Table,
     Text,
     compose_text,
+    join_texts,
     make_subline,
     make_table,
     number_column,
 )
-from evaluation.records import RunPage, SitePage
-from evaluation.rows import PRIVATE, GapRow, PairRow, ScoreRow
-from evaluation.score_cells import (
-    DASH,
-    NOT_ASSESSABLE,
-    VETOED,
-    change_span,
-    method_column,
-    named_method,
-    range_line,
-    score_cell,
+from evaluation.records import RunPage, SitePage, Withdrawn
+from evaluation.rows import FLOORS, GapRow, PairRow, ScoreRow
+from evaluation.wording import (
+    LISTED,
+    READABLE,
+    Words,
+    format_count,
+    format_hundredths,
+    format_number,
+    format_signed,
+    format_span,
+    format_whole,
 )
-from evaluation.wording import format_hundredths, format_number, format_span
 
 Grid = Mapping[tuple[str, str, str], ScoreRow]
 """(measure, method, column) -> row."""
-SPACES = (
-    "Effect of each translation on a hospital's images, measured by the hospital, if possible on patients it was not "
-    "fitted on. Distance: sliced Wasserstein to the shared images, from −1 to 1. Edges, lesion and patient order: "
-    "correlations before and after, 1 = kept. Lesion contrast: after over before. Class drift: AUC of a small "
-    "classifier, after minus before. New dark spots: share of negative images that got one."
-)
-TARGET = (
-    "This hospital is the target: the images of the others are translated to look like its own, and its own stay as "
-    "they are."
-)
 AGREEMENT_CAPTION = compose_text(
     "*bias*: the mean of predicted minus given; *lower* and *upper limit*: the limits of agreement, bias ± 1.96 "
     "standard deviations of these differences, between which about 95 % of them lie if they are normal (Bland and "
     "Altman)."
-)
-WORTH = (
-    "what a line gains over untranslated images, divided by what the oracle gains over them. The oracle has the same "
-    "patients on the target's scanner, which only a simulation can. 0: as good as untranslated images; 1: as good as "
-    "the oracle; below, the line's gain. Intervals (95 %) by the paired bootstrap over patients."
-)
-WORTH_NOTE = (
-    "A share beside others' is fair only on the same patients and the same gap: where the gap is small, a share is "
-    "wide, whatever the line does. The intervals show other patients of these hospitals, not another training."
 )
 
 
@@ -205,52 +183,6 @@ def _pair_cell(row: PairRow | None) -> Cell:
     return Cell(change if math.isnan(row.low) else (change, " ", range_line(row.low, row.high)), look)
 
 
-def build_space_blocks(harmony: Harmony, *, is_run: bool) -> list[Block]:
-    """The effect of each translation, what could not be computed, and what is not used. is_run: whether rows are of
-    several hospitals.
-    """
-    blocks: list[Block] = [_build_space_table(harmony, is_run=is_run)]
-    if harmony.absent:
-        where = " at any hospital" if is_run else ""
-        text = (
-            f"Could not be computed{where}, for lack of lesion masks, of enough patients, or of an inverse "
-            f"translation: {', '.join(harmony.absent)}."
-        )
-        blocks.append(Paragraph(text, "note"))
-    if reasons := [(Span(row.space, "b"), f": {' '.join(row.sentences)}") for row in harmony.rows if row.sentences]:
-        blocks.append(Items(reasons))
-    if any(row.vetoed for row in harmony.rows):
-        whose, where = ("the", "there") if is_run else ("this", "here")
-        text = f" {whose} hospital does not use its translation: {where} methods learn from images as they were read."
-        blocks.append(Paragraph((VETOED, text), "note"))
-    return blocks
-
-
-def _build_space_table(harmony: Harmony, *, is_run: bool) -> Table:
-    """The effect of each translation."""
-
-    def name_space(row: SpaceRow) -> Text:
-        return (row.space, make_subline(row.translator)) if row.translator not in ("", row.space) else row.space
-
-    def say_figure(name: str, row: SpaceRow) -> str:
-        return format_number(row.figure(name))
-
-    fields: Fields = [
-        ("space", name_space),
-        *([("hospital", lambda row: row.site)] if is_run else []),
-        ("used", _describe_use),
-        *((number_column(head), partial(say_figure, name)) for name, head in harmony.columns.items()),
-    ]
-    empty = "No translation was asked for." if is_run or not harmony.target else TARGET
-    return make_table("Image spaces", SPACES, harmony.rows, fields, empty=empty)
-
-
-def _describe_use(row: SpaceRow) -> Text:
-    """Whether a translation is used."""
-    use: Text = (VETOED, make_subline(", ".join(row.reasons))) if row.vetoed else "yes"
-    return (use, make_subline(row.note)) if row.note else use
-
-
 def share_text(row: GapRow | None) -> Text:
     """A share of the oracle gap with its interval."""
     if row is None:
@@ -261,45 +193,199 @@ def share_text(row: GapRow | None) -> Text:
     return (Span(format_hundredths(row.share), "value"), make_subline(interval))
 
 
-def build_share_blocks(rows: Sequence[GapRow], notes: Mapping[str, str]) -> list[Block]:
-    """Every line's share of the oracle gap, by hospital."""
-    if not rows:
+NOT_ASSESSABLE = Span("not assessable", "mark")
+VETOED = Span("vetoed", "mark")
+OUTSIDE_MARK = Span("outside", "sub")
+DASH = "–"
+
+
+def change_span(value: float, low: float, high: float) -> Span:
+    """A change; it is coloured only if its interval does not contain 0."""
+    return Span(format_signed(value), "up" if low > 0 else "down" if high < 0 else "even")
+
+
+def range_line(low: float, high: float) -> Span:
+    """The interval of a change."""
+    return make_subline(f"{format_signed(low)} to {format_signed(high)}")
+
+
+def value_texts(row: ScoreRow) -> list[Text]:
+    """A value with its intervals; for masks also how many patients have one."""
+    parts: list[Text] = [Span(format_number(row.value), "value")]
+    if not math.isnan(row.low):
+        parts += [" ", make_subline(f"{format_number(row.low)} – {format_number(row.high)}")]
+    if not math.isnan(row.trained_low):
+        parts += [" ", make_subline(f"trainings {format_number(row.trained_low)} – {format_number(row.trained_high)}")]
+    if row.defined is not None and row.defined < row.positive_patients:
+        of = format_count(row.positive_patients, "patient", "patients")
+        parts += [" ", make_subline(f"{row.defined} of {of}")]
+    return parts
+
+
+def gain_texts(row: ScoreRow) -> list[Text]:
+    """A gain with the wider of its intervals."""
+    parts: list[Text] = [change_span(row.gain, *row.widest_gain)]
+    return parts if math.isnan(row.gain_low) else [*parts, " ", range_line(*row.widest_gain)]
+
+
+def score_cell(row: ScoreRow | None, reference: str, *, is_marked: bool = True) -> Cell:
+    """A score. is_marked: whether the cell itself says that it is not assessable, and not the head of its column."""
+    if row is None:
+        return Cell(DASH)
+    parts = value_texts(row)
+    if row.method != reference and not math.isnan(row.gain):
+        change, *rest = gain_texts(row)
+        parts += [" ", Span(change, "sub gain"), *rest]
+    if is_marked and not row.assessable:
+        parts += [" ", NOT_ASSESSABLE]
+    return Cell(tuple(parts), "" if row.assessable else "weak")
+
+
+def named_method(method: str, notes: Mapping[str, str]) -> Text:
+    """A method with its note."""
+    return (method, " ", Span(notes[method], "sub why")) if method in notes else method
+
+
+def method_column(method: str, notes: Mapping[str, str] | None = None) -> Column:
+    """A column of a method, which goes when a reader leaves the method out."""
+    return Column(named_method(method, notes or {}), is_number=True, method=method)
+
+
+def build_score_notes(page: RunPage | SitePage) -> list[Block]:
+    """All notes that a page's scores need."""
+    methods = {row.method for row in page.scores}
+    floor = next((name for name in FLOORS if name in methods), "")
+    over = list_mean_classes(page.scores, page.scored_parts, ordered=page.part_word != "class")
+    parts = [_describe_parts(page, over)] if over else []
+    kinds = [_describe_masks(page, floor)] if page.structures else []
+    kinds += [_describe_number(page.number, floor)] if page.number else []
+    notes = [*_list_noise(page), *kinds, *_list_weak(page), *parts]
+    return [Paragraph(text, "note") for text in notes]
+
+
+def build_noise_notes(page: RunPage) -> list[Block]:
+    """That scores are of noised counts, and which of them rest on too little."""
+    return [Paragraph(text, "note") for text in (*_list_noise(page), *_list_weak(page))]
+
+
+def _list_noise(page: RunPage | SitePage) -> list[Text]:
+    """That scores are of noised counts, if they are."""
+    noise = max((row.noise for row in page.scores), default=0.0)
+    text = compose_text(
+        "**These scores come from noised counts**: before they left, each hospital added noise to its histograms of "
+        "scores (standard deviation over all: up to {noise} patients in a bin). Every patient weighs the same, and the "
+        "intervals include the noise.",
+        noise=f"{noise:.3g}",
+    )
+    return [text] if noise else []
+
+
+def _describe_number(number: Number, floor: str) -> Text:
+    """What is predicted, and how numbers are compared."""
+    end = " *{floor}*: the median of the hospital's own training labels for every example." if floor else ""
+    return compose_text(
+        "Predicted is the **{what}**, between {low} and {high}. *MAE*: mean absolute error, and *RMSE*: root of the "
+        "mean squared error, both in that unit; lower is better, and a gain is positive if it fell. *correlation*: "
+        "Pearson's, of predicted and given; it is not known of noised scores." + end,
+        what=f"{number.what}, in {number.unit}" if number.unit else number.what,
+        low=f"{number.low:g}".replace("-", "−"),
+        high=f"{number.high:g}".replace("-", "−"),
+        floor=floor,
+    )
+
+
+def _describe_masks(page: RunPage | SitePage, floor: str) -> Text:
+    """How masks are compared."""
+    several = f" Both are means over {', '.join(page.structures)}." if len(page.structures) > 1 else ""
+    end = " *{floor}*: one mask for every image, where most of the hospital's own training masks are." if floor else ""
+    return compose_text(
+        "*Dice*: twice the overlap of the method's and the given mask over the sum of both, of all {examples} of a "
+        "patient together; 1 is equal, 0 nothing in common. A patient with neither mask does not count. *HD95*: 95th "
+        "percentile of the distances between their outlines in {length}, of each {example}, mean over a patient's "
+        "{examples}; lower is better, and a gain is positive if it fell. It has no value for a patient in whom the "
+        "method found nothing, so read it together with Dice: “5 of 6 patients” are those who have one.{several}" + end,
+        examples=page.words.examples,
+        example=page.words.example,
+        length=page.words.length,
+        several=several,
+        floor=floor,
+    )
+
+
+def _list_weak(page: RunPage | SitePage) -> list[Text]:
+    """Which hospitals' scores rest on too little, if any do."""
+    weak = weak_rows(select_whole_rows(page.scores, page.scored_parts))
+    if not weak:
         return []
-    title = "What harmonization is worth"
-    grid = {(row.method, column_name(row)): row for row in rows}
-    names = {column_name(row): row.sites[0] if row.protocol == PRIVATE else row.protocol for row in rows}
-    table_rows = []
-    for raw in dict.fromkeys(row.untranslated for row in rows):
-        lines = [row for row in rows if row.untranslated == raw]
-        oracle = (lines[0].oracle, make_subline(f"the oracle, over {raw}: the gap"))
-        table_rows.append(Row([oracle, *(_gap_text(grid.get((lines[0].method, column))) for column in names)]))
-        for method in dict.fromkeys(row.method for row in lines):
-            worths = (_worth_text(grid.get((method, column))) for column in names)
-            table_rows.append(Row([named_method(method, notes), *worths], method))
-    columns = [Column("line"), *map(number_column, names.values())]
-    picture = draw_gap_shares(rows)
-    return [
-        Heading(title, anchor="worth"),
-        Table(title, f"Share of the oracle gap, in {rows[0].measure}: {WORTH}", columns, table_rows, look="grid"),
-        *([picture] if picture else []),
-        *(
-            Paragraph(compose_text("*Not known*: {why}.", why=why), "note")
-            for why in dict.fromkeys(row.why for row in rows if row.why)
-        ),
-        Paragraph(WORTH_NOTE, "note"),
-    ]
+    noise = ", or too much noise," if any(row.noise for row in weak) else ""
+    shown = weak if len(weak) <= READABLE else weak[:LISTED]
+    sites = "; ".join(f"{row.sites[0]} ({_describe_support(page, row)})" for row in shown)
+    rest = f"; and {len(weak) - LISTED} others" if len(weak) > READABLE else ""
+    text = (
+        f" too few{noise} to judge by: {sites}{rest}. Such scores are printed, in italics, and left out of means over "
+        "hospitals where others can be assessed."
+    )
+    return [(NOT_ASSESSABLE, text)]
 
 
-def _gap_text(row: GapRow | None) -> Text:
-    """The oracle gap with its interval."""
-    if row is None:
-        return DASH
-    return (change_span(row.gap, row.gap_low, row.gap_high), range_line(row.gap_low, row.gap_high))
+def _describe_support(page: RunPage | SitePage, row: ScoreRow) -> str:
+    """How little a score rests on."""
+    with_it = format_count(row.positive_patients, "patient", "patients")
+    if row.defined is not None:
+        return f"{with_it} with {'the rarest of the structures' if len(page.structures) > 1 else 'the structure'}"
+    if page.number:
+        return format_count(row.patients, "patient", "patients")
+    if page.scored_parts:
+        return f"{with_it} {'with the rarest finding' if page.part_word == 'finding' else 'of the rarest class'}"
+    counts = f"{format_whole(row.positives)} positive and {format_whole(row.negatives)} negative"
+    positive = format_count(row.positive_patients, "positive patient", "positive patients")
+    return f"{counts} {'patients' if row.noise else page.words.examples}, {positive}"
 
 
-def _worth_text(row: GapRow | None) -> Text:
-    """A share of the gap, and the gain behind it."""
-    if row is None:
-        return DASH
-    change = Span(change_span(row.gain, row.gain_low, row.gain_high), "sub gain")
-    return (share_text(row), " ", change, " ", range_line(row.gain_low, row.gain_high))
+CUTS_NOTE = (
+    "*AUC*: of the probability that the grade reaches a cut, grades from the cut on against those below; the mean "
+    "over the cuts that can be assessed: at least 20 {examples} on either side, those above of 5 patients; if none "
+    "can, over all that have both sides. {parts} *quadratic kappa*: agreement of grades beyond chance, by the squared "
+    "distance. *MAE in grades*: how many grades a prediction, the median of its distribution, is off; lower is "
+    "better. *balanced accuracy*: the mean over grades of the share that is recognised."
+)
+FINDINGS_NOTE = (
+    "Each finding is scored on the {examples} where it is known. AUC, balanced accuracy and the other scores of a "
+    "whole model are means over the findings that can be assessed: at least 20 {examples} with and 20 without it, "
+    "those with it of 5 patients; if none can, over all that have both. {parts}"
+)
+CLASSES_NOTE = (
+    "AUC (each class against the rest) and balanced accuracy are means over the classes that can be assessed: at "
+    "least 20 {examples} of 5 patients, and 20 {examples} of other classes; if fewer than two can, over all that a "
+    "hospital has. {parts}"
+)
+PART_NOTES = {"cut": CUTS_NOTE, "finding": FINDINGS_NOTE, "class": CLASSES_NOTE}
+
+
+def _describe_parts(page: RunPage | SitePage, over: Mapping[str, Sequence[str]]) -> Text:
+    """Over which classes, cuts or findings means are taken, by hospital."""
+    several = len(over) > 1
+    parts = join_texts(
+        ((Span(site, "b") if several else "", ": " * several, ", ".join(over[site])) for site in over), "; "
+    )
+    return compose_text(PART_NOTES[page.part_word], examples=page.words.examples, parts=(parts, "."))
+
+
+def describe_adaptation(structures: Sequence[str], field: str) -> Text:
+    """What adaptation at an external site sees. field: the setting that crops images around their masks."""
+    start = "Each line is a way to get a model for this purpose; a model is adapted on the images that it is scored on"
+    end = "All patients are scored, or test patients alone where a line is `fine_tuned`, which trains with labels."
+    if not field:
+        return compose_text(f"{start}, without their {'masks' if structures else 'labels'}. {end}")
+    saw = "no mask" if structures else "neither mask nor label"
+    cropped = "**Images were cropped around their masks** (`{field}`); adaptation itself saw"
+    return compose_text(f"{start}. {cropped} {saw}. {end}", field=field)
+
+
+def describe_withdrawal(withdrawn: Withdrawn, words: Words) -> str:
+    """How many studies are left out."""
+    text = f"{format_count(withdrawn.studies, words.study, words.studies)} left out"
+    if withdrawn.unmatched:
+        names = format_count(withdrawn.unmatched, "excluded name matches", "excluded names match")
+        text += f"; {names} no patient"
+    return text

@@ -26,9 +26,7 @@ from evaluation.metrics import (
     Measure,
 )
 from evaluation.protocols import (
-    STANDARD,
     Evidence,
-    Limits,
     Score,
     Table,
     compute_gain,
@@ -62,7 +60,6 @@ def score_rows(
     *,
     reference: str | None = None,
     measures: Sequence[Measure] = MEASURES,
-    limits: Limits = STANDARD,
     repeats: Mapping[str, Sequence[Table]] = MappingProxyType({}),
 ) -> tuple[ScoreRow, ...]:
     """All methods' scores by all protocols that their tables allow.
@@ -74,7 +71,6 @@ def score_rows(
         tables: method -> evidence by (model site, test site).
         reference: the method over which gains are computed, or None.
         measures: which metrics.
-        limits: what makes a score assessable, and the intervals' level.
         repeats: method -> evidence of its further trainings, on the same patients, in their order. Scores are then
             means over trainings, and have an interval over them too.
 
@@ -87,10 +83,10 @@ def score_rows(
     samples = {method: [pool_samples(table) for table in each] for method, each in trained.items()}
     rows: list[ScoreRow] = []
     for measure in measures:
-        scores = {m: _score_trainings(each, samples[m], measure, limits) for m, each in trained.items()}
+        scores = {m: _score_trainings(each, samples[m], measure) for m, each in trained.items()}
         theirs = scores[reference] if reference is not None and measure.ranked else {}
         rows += (
-            _make_row(method, place[0], measure, ours, theirs.get(place), limits)
+            _make_row(method, place[0], measure, ours, theirs.get(place))
             for method, by_place in scores.items()
             for place, ours in by_place.items()
         )
@@ -101,7 +97,6 @@ def pair_rows(
     tables: Mapping[str, Table],
     measure: Measure,
     *,
-    limits: Limits = STANDARD,
     repeats: Mapping[str, Sequence[Table]] = MappingProxyType({}),
     by_site: bool = True,
 ) -> tuple[PairRow, ...]:
@@ -115,13 +110,13 @@ def pair_rows(
     """
     trained = {method: (table, *repeats.get(method, ())) for method, table in tables.items()}
     scores = {
-        method: _score_trainings(each, [pool_samples(table) for table in each], measure, limits)
+        method: _score_trainings(each, [pool_samples(table) for table in each], measure)
         for method, each in trained.items()
     }
     several = any(place[0] == PRIVATE_MEAN for by_place in scores.values() for place in by_place)
     protocols = {PRIVATE_MEAN, PRIVATE} if by_site and several else {PRIVATE_MEAN if several else PRIVATE}
     return tuple(
-        _make_pair(first, second, place, measure, ours, theirs, limits)
+        _make_pair(first, second, place, measure, ours, theirs)
         for (first, one_by_place), (second, other_by_place) in itertools.combinations(scores.items(), 2)
         for place, ours in one_by_place.items()
         if place[0] in protocols and (theirs := other_by_place.get(place)) and ours[0].support == theirs[0].support
@@ -135,10 +130,9 @@ def _make_pair(
     measure: Measure,
     ours: Sequence[Score],
     theirs: Sequence[Score],
-    limits: Limits,
 ) -> PairRow:
-    gains = _pair_gains(ours, theirs, measure, limits)
-    over = _average_scores(gains, limits)
+    gains = _pair_gains(ours, theirs, measure)
+    over = _average_scores(gains)
     trained = _interval_over_trainings([gain.estimate.value for gain in gains])
     low, high = select_wider((over.estimate.low, over.estimate.high), trained)
     return PairRow(
@@ -159,14 +153,11 @@ Place: TypeAlias = tuple[str, tuple[str, ...]]
 
 
 def _score_trainings(
-    trainings: Sequence[Table], samples: Sequence[Samples], measure: Measure, limits: Limits
+    trainings: Sequence[Table], samples: Sequence[Samples], measure: Measure
 ) -> dict[Place, tuple[Score, ...]]:
     """The scores of a method's trainings by place; places that one of them lacks are those of the first alone."""
     by_training = [
-        {
-            (protocol, score.sites): score
-            for protocol, score in compute_scores(table, measure, limits=limits, samples=made)
-        }
+        {(protocol, score.sites): score for protocol, score in compute_scores(table, measure, samples=made)}
         for table, made in zip(trainings, samples, strict=True)
     ]
     complete = set.intersection(*(set(each) for each in by_training))
@@ -176,14 +167,14 @@ def _score_trainings(
     }
 
 
-def _average_scores(scores: Sequence[Score], limits: Limits) -> Score:
+def _average_scores(scores: Sequence[Score]) -> Score:
     """The mean score of trainings on the same patients: its copies are the means of theirs."""
     first = scores[0]
     if len(scores) == 1:
         return first
     copies = np.mean([score.copies for score in scores], axis=0)
     assessable = all(score.assessable for score in scores)
-    mean = summarise_copies(copies, first.support, sites=first.sites, assessable=assessable, limits=limits)
+    mean = summarise_copies(copies, first.support, sites=first.sites, assessable=assessable)
     return replace(mean, mixes_sites=first.mixes_sites)
 
 
@@ -238,21 +229,19 @@ def pool_samples(table: Table) -> Samples:
     return Samples(pool_evidence(at_home) if len(at_home) > 1 else None, pool_test_sets(table) if is_complete else None)
 
 
-def compute_scores(
-    table: Table, measure: Measure, *, limits: Limits = STANDARD, samples: Samples | None = None
-) -> Iterator[tuple[str, Score]]:
+def compute_scores(table: Table, measure: Measure, *, samples: Samples | None = None) -> Iterator[tuple[str, Score]]:
     """(protocol, score) of one method: each site's private one, their mean, overall, and public if it was requested.
     samples: those of `pool_samples`, if they exist already.
     """
     made, own_evidence = pool_samples(table) if samples is None else samples, own_model_table(table)
-    by_site = score_private(own_evidence, measure, limits=limits)
+    by_site = score_private(own_evidence, measure)
     yield from ((PRIVATE, score) for score in by_site.values())
     if len(by_site) > 1:
-        yield PRIVATE_MEAN, mean_score(by_site, limits=limits)
-        overall_score = score_overall(own_evidence, measure, limits=limits, sample=made.overall)
+        yield PRIVATE_MEAN, mean_score(by_site)
+        overall_score = score_overall(own_evidence, measure, sample=made.overall)
         yield OVERALL, replace(overall_score, mixes_sites=own_evidence is table)
     if made.public is not None:
-        yield PUBLIC, score_public(table, measure, limits=limits, samples=made.public)
+        yield PUBLIC, score_public(table, measure, samples=made.public)
 
 
 def outside_rows(
@@ -272,7 +261,6 @@ def gain_rows(
     *,
     reference: str,
     measures: Sequence[Measure] = MEASURES,
-    limits: Limits = STANDARD,
     repeats: Mapping[str, Sequence[Table]] = MappingProxyType({}),
 ) -> tuple[GainRow, ...]:
     """Mean individual gain ± std of every other method over the reference, over the sites at which both were tested.
@@ -289,7 +277,6 @@ def gain_rows(
                     [ours, *map(own_model_table, repeats.get(method, ()))],
                     [theirs, *map(own_model_table, repeats.get(reference, ()))],
                     measure,
-                    limits,
                 )
             )
             noises = (counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
@@ -298,9 +285,7 @@ def gain_rows(
     return tuple(result)
 
 
-def _average_gains(
-    ours: Sequence[Table], theirs: Sequence[Table], measure: Measure, limits: Limits
-) -> dict[str, Score]:
+def _average_gains(ours: Sequence[Table], theirs: Sequence[Table], measure: Measure) -> dict[str, Score]:
     """Each site's gain, the mean over trainings, of which the reference's may be one. The first tables say which sites.
 
     Raises:
@@ -313,8 +298,8 @@ def _average_gains(
         ours_there, theirs_there = (
             {pair: counts for pair, counts in table.items() if {*pair} <= sites} for table in (our, their)
         )
-        gains.append(compute_gains(ours_there, theirs_there, measure, limits=limits))
-    return {site: _average_scores([each[site] for each in gains], limits) for site in gains[0]}
+        gains.append(compute_gains(ours_there, theirs_there, measure))
+    return {site: _average_scores([each[site] for each in gains]) for site in gains[0]}
 
 
 def select_common_sites(tables: Sequence[Table]) -> list[Table]:
@@ -331,14 +316,13 @@ def _make_row(
     measure: Measure,
     trainings: Sequence[Score],
     theirs: Sequence[Score] | None,
-    limits: Limits,
 ) -> ScoreRow:
     """The row of the scores of a method's trainings, with the gain over `theirs`, those of the reference, if there is
     one.
     """
-    ours = _average_scores(trainings, limits)
-    gains = () if theirs is None else _pair_gains(trainings, theirs, measure, limits)
-    over = _average_scores(gains, limits).estimate if gains else None
+    ours = _average_scores(trainings)
+    gains = () if theirs is None else _pair_gains(trainings, theirs, measure)
+    over = _average_scores(gains).estimate if gains else None
     support, estimate = ours.support, ours.estimate
     trained_low, trained_high = _interval_over_trainings([score.estimate.value for score in trainings])
     gain_trained_low, gain_trained_high = _interval_over_trainings([gain.estimate.value for gain in gains])
@@ -372,7 +356,7 @@ def _make_row(
     )
 
 
-def _pair_gains(ours: Sequence[Score], theirs: Sequence[Score], measure: Measure, limits: Limits) -> tuple[Score, ...]:
+def _pair_gains(ours: Sequence[Score], theirs: Sequence[Score], measure: Measure) -> tuple[Score, ...]:
     """The gain of each training over the reference's training of its number, or over the mean of the reference's."""
-    paired = theirs if len(theirs) == len(ours) else [_average_scores(theirs, limits)] * len(ours)
-    return tuple(compute_gain(our, their, measure, limits=limits) for our, their in zip(ours, paired, strict=True))
+    paired = theirs if len(theirs) == len(ours) else [_average_scores(theirs)] * len(ours)
+    return tuple(compute_gain(our, their, measure) for our, their in zip(ours, paired, strict=True))

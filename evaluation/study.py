@@ -1,21 +1,203 @@
-"""A study: the same methods in several cases, each run with several seeds; where they gain and where they lose."""
+"""A study: the same methods in several cases, each run with several seeds; where they gain and where they lose.
+
+A value of a case is the mean over its seeds with the standard deviation (divisor n - 1). Every seed is one training,
+and if patients are resampled one set of patients, so the deviation says how far a single run may mislead. What
+harmonization is worth over the seeds: shares of the oracle gap, and gains at hospitals outside.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
-from evaluation.drawing import Picture
-from evaluation.gap_rows import Compared
+import numpy as np
+
+from evaluation.csv_text import csv_text
+from evaluation.intervals import t_interval
 from evaluation.metrics import AUC, BALANCED_ACCURACY
-from evaluation.oracle_gap import Share
-from evaluation.panels import split_names
+from evaluation.oracle_gap import Compared, Share, share_of_gap
 from evaluation.records import Command
-from evaluation.rows import OVERALL, PRIVATE_MEAN
-from evaluation.study_figures import Gain, Gains, draw_gains_by_share, draw_gains_by_site
-from evaluation.study_numbers import EVERY, Cell, Key, Spread, StudyRow, compute_spread
-from evaluation.study_worth import Worths, compute_worths
+from evaluation.rows import AT_ONE, OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, to_json
+
+COVERED = 0.95
+EVERY = "every hospital"
+"""Mean of the private scores of all hospitals, also of those that are not assessable: what papers average."""
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One score of one run. Fields as in `rows.ScoreRow`; NaN where there is no value."""
+
+    case: str
+    seed: int
+    method: str
+    measure: str
+    protocol: str
+    sites: tuple[str, ...]
+    value: float
+    low: float
+    high: float
+    assessable: bool
+    patients: int
+    positive_patients: int
+    gain: float = math.nan
+    gain_low: float = math.nan
+    gain_high: float = math.nan
+
+    @property
+    def column(self) -> str:
+        """Its place in a table: a test site, or "/" and a protocol over sites."""
+        return self.sites[0] if self.protocol in AT_ONE else f"/{self.protocol}"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over n seeds, standard deviation with divisor n - 1 (NaN for one seed), the values, how many are > 0."""
+
+    mean: float
+    std: float
+    values: tuple[float, ...]
+
+    @property
+    def n(self) -> int:
+        """How many seeds have a value."""
+        return len(self.values)
+
+    @property
+    def half(self) -> float:
+        """Half of Student's 95 % interval of the mean over seeds; NaN for one seed."""
+        if self.n < 2:
+            return math.nan
+        estimate = t_interval(self.values, level=COVERED)
+        return (estimate.high - estimate.low) / 2
+
+    @property
+    def better(self) -> int:
+        """How many are above 0."""
+        return sum(value > 0 for value in self.values)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method in one column of a case's table. assessable: the number of seeds with an assessable score.
+
+    patients, positives: fewest and most over seeds.
+    """
+
+    value: Spread
+    gain: Spread
+    assessable: int
+    patients: tuple[int, int]
+    positives: tuple[int, int]
+
+
+def compute_spread(values: Iterable[float]) -> Spread:
+    """Mean and sample standard deviation of the finite values."""
+    finite_values = tuple(value for value in values if math.isfinite(value))
+    mean = float(np.mean(finite_values)) if finite_values else math.nan
+    return Spread(mean, float(np.std(finite_values, ddof=1)) if len(finite_values) > 1 else math.nan, finite_values)
+
+
+Key = tuple[str, str, str, str]
+"""(case, method, measure, column)."""
+NO_SHARES: Mapping[Key, Share] = MappingProxyType({})
+
+
+def add_mean_rows(rows: Sequence[StudyRow]) -> list[StudyRow]:
+    """The rows, and for each run, method and measure the mean over every hospital (`EVERY`)."""
+    rows_by_run: dict[tuple[str, int, str, str], list[StudyRow]] = {}
+    for row in rows:
+        if row.protocol == PRIVATE:
+            rows_by_run.setdefault((row.case, row.seed, row.method, row.measure), []).append(row)
+    return [*rows, *(_mean_row(each) for each in rows_by_run.values() if len(each) > 1)]
+
+
+def _mean_row(rows: Sequence[StudyRow]) -> StudyRow:
+    """The mean of one run's private scores over all hospitals, as a row."""
+    return replace(
+        rows[0],
+        protocol=EVERY,
+        sites=tuple(row.sites[0] for row in rows),
+        value=float(np.mean([row.value for row in rows])),
+        gain=float(np.mean([row.gain for row in rows])),
+        low=math.nan,
+        high=math.nan,
+        gain_low=math.nan,
+        gain_high=math.nan,
+        assessable=all(row.assessable for row in rows),
+        patients=sum(row.patients for row in rows),
+        positive_patients=sum(row.positive_patients for row in rows),
+    )
+
+
+def build_cells(rows: Sequence[StudyRow]) -> dict[Key, Cell]:
+    """Every score and gain over the seeds of its case."""
+    rows_by_key: dict[Key, list[StudyRow]] = {}
+    for row in add_mean_rows(rows):
+        rows_by_key.setdefault((row.case, row.method, row.measure, row.column), []).append(row)
+    return {key: _build_cell(key_rows) for key, key_rows in rows_by_key.items()}
+
+
+def _build_cell(rows: Sequence[StudyRow]) -> Cell:
+    """The rows of all seeds of one place, as a cell."""
+    patients, positive = [row.patients for row in rows], [row.positive_patients for row in rows]
+    return Cell(
+        compute_spread(row.value for row in rows),
+        compute_spread(row.gain for row in rows),
+        sum(row.assessable for row in rows),
+        (min(patients), max(patients)),
+        (min(positive), max(positive)),
+    )
+
+
+def deviation_range(seeds: int) -> tuple[float, float]:
+    """The range of multiples of a printed deviation that contains the true one with 95 % confidence, for normal values.
+
+    The interval of a normal sample's standard deviation by the chi-squared distribution. (NaN, NaN) for one seed.
+    """
+    from scipy import stats  # slow to import
+
+    if seeds < 2:
+        return math.nan, math.nan
+    edges = stats.chi2.ppf([(1 + COVERED) / 2, (1 - COVERED) / 2], seeds - 1)
+    low, high = np.sqrt((seeds - 1) / edges)
+    return float(low), float(high)
+
+
+SUMMARY = (
+    "case", "method", "measure", "column", "seeds", "mean", "std", "half_95", "gain", "gain_std", "assessable_seeds",
+    "share", "share_low", "share_high",
+)  # fmt: skip
+
+
+def summary_csv(rows: Sequence[StudyRow], shares: Mapping[Key, Share] = NO_SHARES) -> str:
+    """One line per case, method, measure and column: over seeds the mean, the deviation (n - 1), half of Student's 95 %
+    interval, the mean gain with its deviation, and the share of the oracle gap; undefined values are empty.
+    """
+    lines: list[list[object]] = []
+    for (case, method, measure, column), cell in build_cells(rows).items():
+        value, gain = cell.value, cell.gain
+        numbers = [value.n, value.mean, value.std, value.half, gain.mean, gain.std, cell.assessable]
+        numbers += shares.get((case, method, measure, column), (math.nan,) * 3)
+        entries = ["" if number != number else number for number in numbers]
+        lines.append([case, method, measure, column.lstrip("/"), *entries])
+    return csv_text(SUMMARY, lines)
+
+
+def table_csv(rows: Sequence[StudyRow]) -> str:
+    """One line per row, a header, comma-separated (RFC 4180); undefined values are empty."""
+    names = [field.name for field in fields(StudyRow)]
+    records = (asdict(r) | {"sites": " ".join(r.sites), "assessable": str(r.assessable).lower()} for r in rows)
+    return csv_text(names, (["" if v != v else v for v in (values[name] for name in names)] for values in records))
+
+
+def table_json(rows: Sequence[StudyRow]) -> str:
+    """The same rows as strict JSON; a number that is not finite is null."""
+    return to_json(rows)
+
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)
 """The default measures of a page; the table has all."""
@@ -166,66 +348,82 @@ def _merge_ranges(first: tuple[int, int], second: tuple[int, int]) -> tuple[int,
     return min(first[0], second[0]), max(first[1], second[1])
 
 
-def _column_titles(case: StudyCase) -> dict[str, str]:
-    """Column -> its name, for a case with its hospitals."""
-    return {POOLED: "overall", MEAN: "mean", **{site: site for site in case.sites}}
+FOREIGN_PROTOCOLS = (PUBLIC, OUTSIDE, OUTSIDE_MEAN)
 
 
-def draw_share_figures(page: StudyPage, cell_by_key: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
-    """Gains against the share of patients in training, for hospitals that occur with several shares."""
-    groups: dict[tuple[tuple[str, ...], str], list[StudyCase]] = {}
-    for case in page.cases:
-        groups.setdefault((case.sites, case.reference), []).append(case)
-    pictures = []
-    for (sites, reference), group_cases in groups.items():
-        group_cases = sorted(group_cases, key=lambda case: case.share)
-        if not reference or len({case.share for case in group_cases}) < max(2, len(group_cases)):
-            continue  # one share, or two cases with the same one: a line would join cases that differ in something else
-        for measure in page.measures:
-            points: Gains = {}
-            for case in group_cases:
-                for column, name in _column_titles(case).items():
-                    for method in (m for m in case.methods if m != reference):
-                        cell = cell_by_key.get((case.name, method, measure, column))
-                        if cell and cell.gain.n:
-                            points.setdefault(name, {}).setdefault(method, {})[case.share] = _cell_gain(cell)
-            for part, names in split_names(
-                [name for name in order if any(name in method_points for method_points in points.values())]
-            ):
-                shown = {
-                    panel: {m: method_points[m] for m in names if m in method_points}
-                    for panel, method_points in points.items()
-                }
-                about = {"measure": measure, "reference": reference, "part": part}
-                pictures.append(draw_gains_by_share(shown, **about, order=order, sites=sites))
-    return pictures
+@dataclass(frozen=True)
+class Worth:
+    """A line in one column of a case's table, over the seeds in which it, its untranslated line and the oracle have a
+    value. share: NaN where the gap's own interval holds 0, or where the oracle is worse, or with one seed.
+    """
+
+    case: str
+    method: str
+    untranslated: str
+    oracle: str
+    measure: str
+    column: str
+    gap: Spread
+    gain: Spread
+    share: Share
 
 
-def draw_site_figures(
-    case: StudyCase, cell_by_key: Mapping[Key, Cell], order: Sequence[str], measures: Sequence[str]
-) -> dict[str, Picture]:
-    """Measure -> gains of one case, by hospital."""
-    pictures = {}
-    for measure in measures:
-        gains = {
-            name: {
-                method: _cell_gain(cell_by_key[key])
-                for method in case.methods
-                if method != case.reference and (key := (case.name, method, measure, column)) in cell_by_key
-            }
-            for column, name in _column_titles(case).items()
+Worths: TypeAlias = Mapping[Key, Worth]
+"""(case, method, measure, column) -> its worth."""
+
+
+def compute_worths(rows: Sequence[StudyRow], compared: Mapping[str, Sequence[Compared]]) -> dict[Key, Worth]:
+    """The worth of every compared line of the cases. compared: case -> lines that are compared with an oracle."""
+    values: dict[Key, dict[int, float]] = {}
+    for row in add_mean_rows(rows):
+        if row.protocol not in FOREIGN_PROTOCOLS and math.isfinite(row.value):
+            values.setdefault((row.case, row.method, row.measure, row.column), {})[row.seed] = row.value
+    worth_by_key = {}
+    for case, comparisons in compared.items():
+        for comparison in comparisons:
+            for key in (key for key in values if key[0] == case and key[1] in comparison.others):
+                worth = _compute_worth(key, comparison, values)
+                if worth is not None:
+                    worth_by_key[key] = worth
+    return worth_by_key
+
+
+def _compute_worth(key: Key, comparison: Compared, values: Mapping[Key, Mapping[int, float]]) -> Worth | None:
+    """The worth of one line in one column, over the seeds that all three lines have; None without such seeds."""
+    case, method, measure, column = key
+    three = [
+        values.get((case, name, measure, column), {}) for name in (method, comparison.untranslated, comparison.oracle)
+    ]
+    seeds = sorted(set.intersection(*map(set, three)))
+    if not seeds:
+        return None
+    line, raw, oracle = ([each[seed] for seed in seeds] for each in three)
+    gap, gain = _difference_spread(oracle, raw), _difference_spread(line, raw)
+    share = share_of_gap(line, raw, oracle)
+    known = share is not None and math.isfinite(share.low) and math.isfinite(share.high) and gap.mean > 0
+    numbers = share if share is not None and known else Share(math.nan, math.nan, math.nan)
+    return Worth(case, method, comparison.untranslated, comparison.oracle, measure, column, gap, gain, numbers)
+
+
+def _difference_spread(ours: Iterable[float], theirs: Iterable[float]) -> Spread:
+    """Mean and deviation of the differences, seed by seed."""
+    return compute_spread(a - b for a, b in zip(ours, theirs, strict=True))
+
+
+def outside_gains(rows: Sequence[StudyRow]) -> dict[tuple[str, str], dict[str, dict[str, Spread]]]:
+    """(case, measure) -> line of `route` -> column (an external hospital, or their mean) -> its gain over the untreated
+    line. Only lines with a gain are listed; the untreated line has 0 everywhere and is left out.
+    """
+    gains: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+    for row in rows:
+        if row.protocol in (OUTSIDE, OUTSIDE_MEAN) and math.isfinite(row.gain):
+            lines = gains.setdefault((row.case, row.measure), {})
+            lines.setdefault(row.method, {}).setdefault(row.column, []).append(row.gain)
+    return {
+        key: {
+            line: {column: compute_spread(values) for column, values in column_gains.items()}
+            for line, column_gains in lines.items()
+            if any(value for values in column_gains.values() for value in values)
         }
-        shown = {
-            name: method_gains
-            for name, method_gains in gains.items()
-            if any(gain.values for gain in method_gains.values())
-        }
-        if case.reference and shown:
-            picture = draw_gains_by_site(shown, case=case.name, measure=measure, reference=case.reference, order=order)
-            pictures[measure] = picture
-    return pictures
-
-
-def _cell_gain(cell: Cell) -> Gain:
-    """The gains of a cell as a figure draws them."""
-    return Gain(cell.gain.values, cell.assessable == cell.value.n)
+        for key, lines in gains.items()
+    }

@@ -14,7 +14,16 @@ import numpy as np
 
 from evaluation.axes import Axis, Label, Panel, Shape
 from evaluation.drawing import Picture
-from evaluation.panels import draw_level, draw_panels, draw_row_panels, draw_upright, line_style, mark_style
+from evaluation.panels import (
+    draw_level,
+    draw_panels,
+    draw_row_panels,
+    draw_upright,
+    line_style,
+    mark_style,
+    split_names,
+)
+from evaluation.study import MEAN, POOLED, Cell, Key, StudyCase, StudyPage
 
 Values: TypeAlias = tuple[float, ...]
 """One gain per seed."""
@@ -123,3 +132,68 @@ def _mark_gain(at: float, gain: Gain, look: int, name_and_place: tuple[str, str]
         shapes.append(Shape(**place(values), size=3, hollow=True, method=method, **looks))
     texts = [f"{where}: {describe_gain(gain)}"]
     return [*shapes, Shape(**place((mean,)), hollow=not gain.fine, method=method, texts=texts, **looks)]
+
+
+def _column_titles(case: StudyCase) -> dict[str, str]:
+    """Column -> its name, for a case with its hospitals."""
+    return {POOLED: "overall", MEAN: "mean", **{site: site for site in case.sites}}
+
+
+def draw_share_figures(page: StudyPage, cell_by_key: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
+    """Gains against the share of patients in training, for hospitals that occur with several shares."""
+    groups: dict[tuple[tuple[str, ...], str], list[StudyCase]] = {}
+    for case in page.cases:
+        groups.setdefault((case.sites, case.reference), []).append(case)
+    pictures = []
+    for (sites, reference), group_cases in groups.items():
+        group_cases = sorted(group_cases, key=lambda case: case.share)
+        if not reference or len({case.share for case in group_cases}) < max(2, len(group_cases)):
+            continue  # one share, or two cases with the same one: a line would join cases that differ in something else
+        for measure in page.measures:
+            points: Gains = {}
+            for case in group_cases:
+                for column, name in _column_titles(case).items():
+                    for method in (m for m in case.methods if m != reference):
+                        cell = cell_by_key.get((case.name, method, measure, column))
+                        if cell and cell.gain.n:
+                            points.setdefault(name, {}).setdefault(method, {})[case.share] = _cell_gain(cell)
+            for part, names in split_names(
+                [name for name in order if any(name in method_points for method_points in points.values())]
+            ):
+                shown = {
+                    panel: {m: method_points[m] for m in names if m in method_points}
+                    for panel, method_points in points.items()
+                }
+                about = {"measure": measure, "reference": reference, "part": part}
+                pictures.append(draw_gains_by_share(shown, **about, order=order, sites=sites))
+    return pictures
+
+
+def draw_site_figures(
+    case: StudyCase, cell_by_key: Mapping[Key, Cell], order: Sequence[str], measures: Sequence[str]
+) -> dict[str, Picture]:
+    """Measure -> gains of one case, by hospital."""
+    pictures = {}
+    for measure in measures:
+        gains = {
+            name: {
+                method: _cell_gain(cell_by_key[key])
+                for method in case.methods
+                if method != case.reference and (key := (case.name, method, measure, column)) in cell_by_key
+            }
+            for column, name in _column_titles(case).items()
+        }
+        shown = {
+            name: method_gains
+            for name, method_gains in gains.items()
+            if any(gain.values for gain in method_gains.values())
+        }
+        if case.reference and shown:
+            picture = draw_gains_by_site(shown, case=case.name, measure=measure, reference=case.reference, order=order)
+            pictures[measure] = picture
+    return pictures
+
+
+def _cell_gain(cell: Cell) -> Gain:
+    """The gains of a cell as a figure draws them."""
+    return Gain(cell.gain.values, cell.assessable == cell.value.n)

@@ -29,26 +29,30 @@ from evaluation.page import (
 )
 from evaluation.rendering import render_page
 from evaluation.rows import FLOORS
-from evaluation.score_cells import DASH, NOT_ASSESSABLE, change_span
+from evaluation.score_tables import DASH, NOT_ASSESSABLE, change_span
 from evaluation.study import (
     ALL,
     MEAN,
     POOLED,
     ColumnRange,
+    Key,
+    Spread,
     StudyCase,
     StudyPage,
     StudyRun,
+    Worth,
+    Worths,
+    build_cells,
     compute_balances,
     compute_column_ranges,
     compute_page_worths,
-    draw_share_figures,
-    draw_site_figures,
+    deviation_range,
     find_weak_columns,
     list_compared_lines,
+    outside_gains,
 )
-from evaluation.study_numbers import Cell as SeedCell
-from evaluation.study_numbers import Key, Spread, build_cells, deviation_range
-from evaluation.study_worth import Worth, Worths, outside_gains
+from evaluation.study import Cell as SeedCell
+from evaluation.study_figures import draw_share_figures, draw_site_figures
 from evaluation.wording import format_count, format_hundredths, format_moment, format_number, format_span
 
 OVERALL_TITLE = compose_text("overall^†^")

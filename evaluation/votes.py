@@ -11,7 +11,7 @@ two classes: one histogram (other, this class) x bins of the probability of clas
 more: one of (true class) x bins of that class's own probability; for each class, bins of its probability over the
     images of all others, with one more cell for its own; and (true, predicted) class.
 ordered: for each cut between grades, one histogram (below, from the cut on) x bins of the probability that the grade
-    reaches it (`evaluation.grades`); and (true, predicted) class.
+    reaches it (`evaluation.histograms`); and (true, predicted) class.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evaluation.grades import list_rows, predict_grades
-from evaluation.histograms import Floats, Ints, complaints
+from evaluation.histograms import Floats, Ints, complaints, list_rows, predict_grades
 from evaluation.scale import BRANCH, LEVELS, cell_of, cells_at_level, compute_density, compute_edges, tree_levels
 
 BINS = 8

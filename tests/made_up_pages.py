@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from evaluation.adaptation import AdaptedLine
-from evaluation.benchmark import BenchmarkPage, Reason, Visited
-from evaluation.benchmark_page import render_benchmark_page
+from evaluation.benchmark import BenchmarkPage, Reason, Visited, render_benchmark_page
 from evaluation.drawing import png_uri
 from evaluation.progress_page import RunProgress, RunState, StageLine, TaskLine, render_progress_page
 from evaluation.records import Command, SitePage, SplitCount

@@ -42,9 +42,8 @@ from evaluation.findings import (
 )
 from evaluation.histograms import count_scores
 from evaluation.intervals import percentile_interval
-from evaluation.metrics import AUC, GRADE_ERROR, KAPPA, auc
+from evaluation.metrics import AUC, GRADE_ERROR, KAPPA, NOISE_SHARE, auc, compute_support
 from evaluation.scale import CELLS, cell_of
-from evaluation.support import NOISE_SHARE, compute_support
 from privacy.dp.accounting import mu_of
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from evaluation.grades import predict_grades, reach_cuts
+from evaluation.histograms import predict_grades, reach_cuts
 from federation.task import Kind
 from pipelines.batch.captures import CaptureWriter, write_capture
 from pipelines.batch.maps import compute_cams, place_map_on_study, write_map
@@ -197,8 +197,8 @@ def _decide_study(
 
 def _decide_class(ready: Ready, probabilities: Tensor, position: Array) -> tuple[int, tuple[object, ...], Finding]:
     """As `_decide_study`, for several classes: the highest grade of any example, or the class of the mean over
-    examples. An example's grade is the median of its probabilities (`evaluation.grades`); of several with the highest
-    grade that one counts which reaches it most probably.
+    examples. An example's grade is the median of its probabilities (`evaluation.histograms`); of several with the
+    highest grade that one counts which reaches it most probably.
     """
     if ready.ordered:
         reached = torch.from_numpy(reach_cuts(probabilities.double().numpy()))

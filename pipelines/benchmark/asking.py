@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from evaluation.evidence import parse_evidence
 from evaluation.findings import Findings
 from evaluation.histograms import Counts
 from evaluation.numbers import Errors
 from evaluation.overlap import Overlaps
-from evaluation.protocols import Evidence
+from evaluation.protocols import Evidence, parse_evidence
 from federation.engine import Engine
 from pipelines.models.signed import Signed, Wanted, reading_of, to_tensor
 from pipelines.requests.asking import UNEXPECTED, ask

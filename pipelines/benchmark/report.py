@@ -16,8 +16,8 @@ from evaluation.benchmark import (
     as_facts,
     list_findings,
     rank_standings,
+    render_benchmark_page,
 )
-from evaluation.benchmark_page import render_benchmark_page
 from evaluation.choice import primary_measure
 from evaluation.classes import Classes
 from evaluation.drawing import Picture

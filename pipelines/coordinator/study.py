@@ -13,8 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from evaluation.study import ALL, POOLED, StudyPage
-from evaluation.study_numbers import Spread, build_cells
+from evaluation.study import ALL, POOLED, Spread, StudyPage, build_cells
 from pipelines.coordinator.check import check_run
 from pipelines.coordinator.failures import code_of, keep_trace
 from pipelines.coordinator.run import make_world, run_config, select_stages

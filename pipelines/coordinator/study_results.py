@@ -9,8 +9,16 @@ from typing import NamedTuple
 
 from evaluation.overlap import DICE
 from evaluation.records import Command
-from evaluation.study import StudyCase, StudyPage, StudyRun, compute_gap_shares
-from evaluation.study_numbers import StudyRow, summary_csv, table_csv, table_json
+from evaluation.study import (
+    StudyCase,
+    StudyPage,
+    StudyRow,
+    StudyRun,
+    compute_gap_shares,
+    summary_csv,
+    table_csv,
+    table_json,
+)
 from evaluation.study_page import render_study_page
 from pipelines.coordinator.artifacts import PAGE as RUN_PAGE
 from pipelines.coordinator.artifacts import read_page, read_scores

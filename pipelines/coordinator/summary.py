@@ -14,7 +14,7 @@ from rich.table import Table
 
 from evaluation.answers import Answers
 from evaluation.classes import KINDS, class_measure_name
-from evaluation.many import select_figure_sites
+from evaluation.grid import select_figure_sites
 from evaluation.metrics import FURTHER
 from evaluation.records import Missing
 from evaluation.rows import AT_ONE, ScoreRow

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluation.answers import describe_gain_over_home, describe_kept
 from evaluation.at_home import AtHome, Chosen, Validation, choose_line
-from evaluation.at_home_words import describe_gain_over_home, describe_kept
 from evaluation.notices import _score_notices
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
 from evaluation.wording import Words

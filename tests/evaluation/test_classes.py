@@ -29,11 +29,17 @@ from evaluation.figures import draw_roc_by_class, draw_score_dots
 from evaluation.floors import add_floor, drop_floors
 from evaluation.histograms import count_scores, pool_counts
 from evaluation.intervals import percentile_interval
-from evaluation.metrics import AUC, BALANCED_ACCURACY, quadratic_kappa
+from evaluation.metrics import (
+    AUC,
+    BALANCED_ACCURACY,
+    compute_class_support,
+    compute_support,
+    find_mean_classes,
+    quadratic_kappa,
+)
 from evaluation.notices import run_notices, site_notices
 from evaluation.report import render_coordinator_page, render_site_page
 from evaluation.scoring import label_measures, score_rows
-from evaluation.support import compute_class_support, compute_support, find_mean_classes
 
 NAMES = ("nv", "bkl", "df", "mel")
 CLASSES = Classes(NAMES)

@@ -36,7 +36,7 @@ from federation.models.cnn import Cnn
 from federation.models.features import Features
 from federation.models.mlp import Mlp
 from personalize import AnyAlgorithm
-from pipelines.coordinator.report.comparing import read_decisions
+from pipelines.coordinator.report.asking import read_decisions
 from pipelines.hospital.recommending import is_head
 from pipelines.models.file import digest_of
 from pipelines.models.recommended import FORMAT, RECOMMENDED, read_recommended, recommended_file, to_bytes

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from evaluation import protocols
-from evaluation.evidence import parse_evidence
 from evaluation.findings import (
     MEAN_AUC,
     UNKNOWN,
@@ -28,12 +27,11 @@ from evaluation.findings import (
 )
 from evaluation.floors import add_floor
 from evaluation.histograms import count_scores
-from evaluation.metrics import AUC, CALIBRATION, SENSITIVITY
-from evaluation.protocols import pool_evidence, score_evidence
+from evaluation.metrics import AUC, CALIBRATION, SENSITIVITY, compute_support
+from evaluation.protocols import parse_evidence, pool_evidence, score_evidence
 from evaluation.recommendation import Validated, score_models
 from evaluation.rows import MAJORITY
 from evaluation.scoring import score_rows
-from evaluation.support import compute_support
 from privacy.dp.mechanisms import vote_histogram
 
 K = 3

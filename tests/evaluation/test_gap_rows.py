@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from evaluation import records, report
-from evaluation.gap_figure import draw_gap_shares
-from evaluation.gap_rows import Compared, gap_rows
-from evaluation.harmonized import (
+from evaluation.harmony import (
     REMEDY,
+    Harmony,
+    SpaceRow,
     describe_harmonization,
     find_unadapted_lines,
     format_share,
     select_overall_rows,
 )
-from evaluation.harmony import Harmony, SpaceRow
 from evaluation.histograms import count_scores, draw_patient_weights
 from evaluation.metrics import AUC
-from evaluation.oracle_gap import NONE, OPEN, UNSURE, share_in_copies
+from evaluation.oracle_gap import NONE, OPEN, UNSURE, Compared, gap_rows, share_in_copies
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN
+from evaluation.run_spaces import draw_gap_shares
 from evaluation.scoring import gain_rows, outside_rows, score_rows
 
 COPIES, SEED, BINS = 60, 7, 1024

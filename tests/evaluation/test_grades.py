@@ -14,14 +14,33 @@ from sklearn.metrics import cohen_kappa_score, mean_absolute_error, recall_score
 from evaluation import protocols, records
 from evaluation.classes import KINDS, Classes, class_measure_name, list_mean_classes, name_cuts
 from evaluation.floors import add_floor, majority_baseline
-from evaluation.grades import list_rows, predict_grades, predict_labels, reach_cuts
-from evaluation.histograms import count_class_patients, count_scores, from_tensors, pack_scores, pool_counts, to_tensors
-from evaluation.metrics import AUC, BALANCED_ACCURACY, GRADE_ERROR, KAPPA, RANKED_PROBABILITY
-from evaluation.noised_classes import cut_bounds
+from evaluation.histograms import (
+    count_class_patients,
+    count_scores,
+    from_tensors,
+    list_rows,
+    pack_scores,
+    pool_counts,
+    predict_grades,
+    predict_labels,
+    reach_cuts,
+    to_tensors,
+)
+from evaluation.metrics import (
+    AUC,
+    BALANCED_ACCURACY,
+    GRADE_ERROR,
+    KAPPA,
+    RANKED_PROBABILITY,
+    compute_classes_support,
+    compute_cut_support,
+    compute_support,
+    find_mean_cuts,
+)
+from evaluation.noised import cut_bounds
 from evaluation.recommendation import mean_auc
 from evaluation.report import render_coordinator_page, render_site_page
 from evaluation.scoring import label_measures, score_rows
-from evaluation.support import compute_classes_support, compute_cut_support, compute_support, find_mean_cuts
 
 NAMES = ("none", "gg1", "gg2", "gg3")
 GRADES = Classes(NAMES, ordered=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from evaluation.histograms import count_scores, from_tensors, pack_scores, pool_counts, to_tensors
-from evaluation.support import compute_support
+from evaluation.metrics import compute_support
 
 
 @st.composite

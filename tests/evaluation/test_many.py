@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from evaluation import histograms, records, report, scoring
 from evaluation.figures import Curve, draw_learning_curves
+from evaluation.grid import SHOWN, describe_figure_choice, rank_hospitals, select_figure_sites
 from evaluation.leaving import Left
-from evaluation.many import SHOWN, describe_figure_choice, rank_hospitals, select_figure_sites
 from evaluation.notices import run_notices
 from evaluation.protocols import Evidence
 from evaluation.rows import FLOORS, PRIVATE, PRIVATE_MEAN, ScoreRow

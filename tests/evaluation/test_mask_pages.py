@@ -17,8 +17,7 @@ from evaluation.masks import score_masks
 from evaluation.overlap import list_measures, sum_over_patients
 from evaluation.rows import MEAN_MASK, scores_csv
 from evaluation.scoring import gain_rows, score_rows
-from evaluation.study import StudyCase, StudyPage, StudyRun
-from evaluation.study_numbers import StudyRow, summary_csv, table_csv
+from evaluation.study import StudyCase, StudyPage, StudyRow, StudyRun, summary_csv, table_csv
 from evaluation.study_page import render_study_page
 from evaluation.wording import Words
 

@@ -11,13 +11,9 @@ from scipy import optimize
 from evaluation import histograms as plain
 from evaluation import noised, protocols, rows, scoring
 from evaluation.histograms import ODDS, convert_to_odds, count_scores, pool_counts
-from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, BRIER, CALIBRATION
-from evaluation.protocols import Limits
+from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, BRIER, CALIBRATION, compute_support
 from evaluation.scale import CELLS, TREE, cell_of
-from evaluation.support import compute_support
 from evaluation.votes import BINS, SCALE, Release, bins_from, class_votes, release_histograms, split_noise
-
-LOOSE = Limits(images=1, patients=1, noise=10.0)
 
 
 def hospital(seed, patients=60, images=5, separation=1.0):
@@ -268,7 +264,7 @@ def test_every_protocol_measure_and_row_takes_noised_counts_and_says_so():
 def test_a_gain_of_noised_counts_knows_its_patients():
     sample, other = hospital(1, patients=80), hospital(2, patients=81)
     one, two, third = (
-        protocols.score_evidence(read(s, noise=2.0, seed=i), AUC, sites=("a",), limits=LOOSE)
+        protocols.score_evidence(read(s, noise=2.0, seed=i), AUC, sites=("a",))
         for i, s in enumerate((sample, sample, other))
     )
     assert np.isfinite(protocols.compute_gain(one, two, AUC).estimate.value)
@@ -304,7 +300,6 @@ def test_support_of_noised_counts_is_patients_and_too_much_noise_cannot_be_asses
     assert not compute_support(read(sample, noise=1.01 * limit)).assessable()
     assert compute_support(read(sample, noise=1.01 * limit)).assessable(noise=0.2)
     assert not protocols.score_evidence(read(sample, noise=1.01 * limit), AUC, sites=("a",)).assessable
-    assert protocols.score_evidence(read(sample, noise=1.01 * limit), AUC, sites=("a",), limits=LOOSE).assessable
 
 
 def test_what_travels_is_the_histograms_and_their_facts():

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from evaluation import numbers
 from evaluation.agreement import Pairs, _find_limits, draw_agreement
 from evaluation.choice import compute_optimism, select_primary
-from evaluation.evidence import parse_evidence
 from evaluation.floors import add_floor
 from evaluation.intervals import percentile_interval
 from evaluation.numbers import (
@@ -33,7 +32,7 @@ from evaluation.numbers import (
     sum_errors,
     to_tensors,
 )
-from evaluation.protocols import pool_evidence
+from evaluation.protocols import parse_evidence, pool_evidence
 from evaluation.rows import MEDIAN, PRIVATE, rank_value
 from evaluation.scoring import gain_rows, score_rows
 

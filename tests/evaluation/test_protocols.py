@@ -13,7 +13,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from evaluation import protocols, rows, scoring
 from evaluation.histograms import count_scores
 from evaluation.intervals import Estimate
-from evaluation.metrics import AUC, BALANCED_ACCURACY, BRIER
+from evaluation.metrics import AUC, BALANCED_ACCURACY, BRIER, compute_support
 
 SITES = ("a", "b", "c")
 
@@ -119,9 +119,7 @@ def test_too_few_are_not_assessable_and_keep_their_value(counts, expected):
     score = protocols.score_private({("a", "a"): counts}, AUC)["a"]
     assert score.assessable is expected
     assert score.estimate.value == 1
-    assert protocols.score_private({("a", "a"): counts}, AUC, limits=protocols.Limits(images=1, patients=1))[
-        "a"
-    ].assessable
+    assert compute_support(counts).assessable(images=1, patients=1)
 
 
 def test_the_mean_leaves_out_what_cannot_be_assessed_unless_nothing_can():
@@ -175,11 +173,6 @@ def test_mean_individual_gain_has_the_population_deviation():
     by_site = {s: replace(base, estimate=replace(base.estimate, value=v)) for s, v in values.items()}
     spread = protocols.mean_individual_gain(by_site)
     assert (spread.mean, spread.std, spread.n, spread.improved) == (1.0, pytest.approx(math.sqrt(6)), 3, 2)
-
-
-def test_rounds_to_reach_count_from_one():
-    assert protocols.rounds_to_reach([0.2, 0.8, 0.7, 0.9], 0.8) == 2
-    assert protocols.rounds_to_reach([0.2], 0.8) is None
 
 
 def tables():

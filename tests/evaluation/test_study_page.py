@@ -15,32 +15,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.gap_rows import Compared
 from evaluation.metrics import AUC, BALANCED_ACCURACY
+from evaluation.oracle_gap import Compared
 from evaluation.records import Command
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN
 from evaluation.study import (
+    EVERY,
     MEAN,
     POOLED,
     StudyCase,
     StudyPage,
-    StudyRun,
-    compute_balances,
-    compute_gap_shares,
-)
-from evaluation.study_numbers import (
-    EVERY,
     StudyRow,
+    StudyRun,
     add_mean_rows,
     build_cells,
+    compute_balances,
+    compute_gap_shares,
     compute_spread,
+    compute_worths,
     deviation_range,
+    outside_gains,
     summary_csv,
     table_csv,
     table_json,
 )
 from evaluation.study_page import render_study_page
-from evaluation.study_worth import compute_worths, outside_gains
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)
 SITES = ("a", "b")

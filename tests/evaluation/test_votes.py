@@ -10,12 +10,20 @@ from evaluation import noised
 from evaluation.classes import Classes
 from evaluation.findings import release_findings
 from evaluation.histograms import count_class_patients, count_scores
-from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, GRADE_ERROR, KAPPA, auc
-from evaluation.noised_classes import Bounds, class_bounds, project_within_bounds
+from evaluation.metrics import (
+    ACCURACY,
+    AUC,
+    BALANCED_ACCURACY,
+    GRADE_ERROR,
+    KAPPA,
+    auc,
+    compute_support,
+    find_mean_classes,
+)
+from evaluation.noised import Bounds, class_bounds, project_within_bounds
 from evaluation.numbers import release_errors
 from evaluation.scale import LEVELS, TREE
 from evaluation.scoring import label_measures
-from evaluation.support import compute_support, find_mean_classes
 from evaluation.votes import BINS, bins_from, class_votes, release_histograms, split_noise
 from privacy.dp.accounting import compute_cost
 from privacy.dp.events import Composed, Gaussian, SelfComposed

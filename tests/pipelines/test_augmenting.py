@@ -13,7 +13,7 @@ import torch
 import yaml
 from safetensors.torch import save
 
-from evaluation.augmented import STATES, AugmentedRow
+from evaluation.records import STATES, AugmentedRow
 from federation.features.encoder import file_digest
 from federation.features.inception import Network
 from harmonize import balancing, synthesis

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from harmonized_run import settings
 
-from evaluation.gap_rows import Compared
+from evaluation.oracle_gap import Compared
 from pipelines.coordinator.report.gap import find_untreated_line, list_oracle_comparisons
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate_settings

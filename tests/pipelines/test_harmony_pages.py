@@ -15,7 +15,7 @@ from evaluation.page import Page, Section
 from evaluation.records import RunPage
 from evaluation.rendering import render_page
 from evaluation.report import render_coordinator_page
-from evaluation.score_tables import build_space_blocks
+from evaluation.run_spaces import build_space_blocks
 from harmonize.veto import WORDS
 from harmonize.wgan import WganGp
 from pipelines.coordinator.report.harmonization import describe_selection, describe_synthesis

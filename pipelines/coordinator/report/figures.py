@@ -14,7 +14,6 @@ from evaluation.classes import TWO, Classes
 from evaluation.confusion import confusion_matrices
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
-from evaluation.evidence import parse_evidence
 from evaluation.figures import (
     Curve,
     draw_gain_bars,
@@ -26,20 +25,20 @@ from evaluation.figures import (
 )
 from evaluation.findings import Findings
 from evaluation.floors import drop_floors
+from evaluation.grid import describe_figure_choice, select_figure_sites
 from evaluation.heat import draw_cross_site, draw_site_matrix
 from evaluation.histograms import Counts, Ints
-from evaluation.many import describe_figure_choice, select_figure_sites
 from evaluation.metrics import AUC, Measure
 from evaluation.numbers import Errors
 from evaluation.numbers import from_tensors as from_errors
 from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.overlap import from_tensors as from_overlaps
 from evaluation.panels import split_names
-from evaluation.protocols import Evidence, own_model_table, score_matrix
+from evaluation.protocols import Evidence, own_model_table, parse_evidence, score_matrix
 from evaluation.reliability import calibration_curves
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.wording import Words
-from pipelines.coordinator.artifacts import CENTRAL, read_index
+from pipelines.coordinator.artifacts import CENTRAL, RoundFigures, read_index
 from pipelines.coordinator.trained import Matrix, TrainedMethod
 from pipelines.hospital.segmentation import FLOOR
 from privacy.message import from_bytes
@@ -277,3 +276,31 @@ def read_floor(folder: Path) -> dict[str, Overlaps | Errors]:
         site: from_errors(tensors) if "errors" in tensors else from_overlaps(tensors)
         for site, tensors in floor_tensors.items()
     }
+
+
+def draw_round_scores(
+    figures: Sequence[RoundFigures], methods: Sequence[str], reference: str | None, sites: Sequence[str]
+) -> list[Picture]:
+    """The first measure of each model by round, in groups of methods. methods: in their order, without further
+    trainings. sites: that are drawn.
+    """
+    measure = next((name for each in figures for name in each.scores), "")
+    series = dict[tuple[str, str], dict[int, float]]()
+    for each in figures:
+        score = each.scores.get(measure)
+        if score is not None and each.site in sites and each.training in methods:
+            series.setdefault((each.training, each.site), {})[each.round] = score
+    names = [name for name in methods if any(name == training for training, _ in series)]
+    pictures = []
+    for part, group in split_names(names, reference):
+        curves = {
+            site: {
+                name: Curve(tuple(sorted(scores)), tuple(scores[number] for number in sorted(scores)))
+                for name in group
+                if (scores := series.get((name, site)))
+            }
+            for site in sites
+        }
+        shown = {site: lines for site, lines in curves.items() if lines}
+        pictures.append(draw_learning_curves(shown, value=f"validation {measure}", order=methods, part=part))
+    return pictures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evaluation.gap_rows import Compared
+from evaluation.oracle_gap import Compared
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest_json
 from pipelines.settings.config import Config

@@ -13,6 +13,7 @@ from evaluation.drawing import Picture
 from evaluation.harmony import COLUMNS, Harmony, ScoreLine, SpaceRow, as_number
 from evaluation.maps import shared_map
 from evaluation.pictures import contact_sheet
+from evaluation.records import AugmentedRow
 from evaluation.tiles import Tile
 from harmonize.complexity import Score
 from harmonize.embedding import FEWEST, compute_basis, project_images, tsne
@@ -21,6 +22,7 @@ from harmonize.synthesis import make_protection
 from harmonize.wgan import WganGp, compute_true_cost
 from pipelines.coordinator.artifacts import OUTSIDE_FOLDER, SHARED, read_counts, read_replies, read_target
 from pipelines.coordinator.world import World
+from pipelines.requests.augment import AUGMENT, Judged
 from pipelines.requests.translate import TRANSLATE, Translated
 from pipelines.runs.store import read_manifest
 from pipelines.settings.harmonization import AnyShared, Harmonize, Public
@@ -192,3 +194,26 @@ def draw_points(images: Tensor, labels: Tensor, public: Tensor, score: Score) ->
     parts = torch.split(positions, [len(images_of_group) for images_of_group in groups.values()])
     named = {name: part.numpy() for name, part in zip(groups, parts, strict=True)}
     return [shared_map(named, title="Shared images beside public ones")]
+
+
+def list_augmentation_rows(world: World, inputs: Mapping[str, Path]) -> tuple[AugmentedRow, ...]:
+    """A row a hospital; none if nothing was augmented."""
+    plan, names = world.config.augment, world.config.task.names
+    if plan is None:
+        return ()
+    replies = read_replies(AUGMENT, inputs["augment"] / f"{plan.space}.json")
+    return tuple(
+        AugmentedRow(
+            site=site,
+            space=plan.space,
+            state=reply.state,
+            label="" if reply.label is None else str(names[reply.label]),
+            made=reply.made,
+            distance=as_number(reply.distance if isinstance(reply, Judged) else None),
+            real=as_number(reply.distance_real if isinstance(reply, Judged) else None),
+            compared=(reply.compared or 0) if isinstance(reply, Judged) else 0,
+            features=reply.features if isinstance(reply, Judged) else "",
+            near_copies=as_number(reply.near_copies if isinstance(reply, Judged) else None),
+        )
+        for site, reply in sorted(replies.items())
+    )

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from evaluation.attacks import InversionRow, MembershipRow
-from evaluation.protocols import rounds_to_reach
 from evaluation.records import MethodCost, Model
 from federation.local_steps import local_steps
 from federation.rehearsal import initial_parameters
@@ -65,8 +64,7 @@ def lowest_loss(totals: Mapping[str, float]) -> float | None:
 
 def first_round_at(totals: Mapping[str, float], rounds: int, lowest: float) -> int | None:
     """The first round of a method whose aggregated validation loss is at most `lowest`."""
-    losses = [totals.get(str(number), math.inf) for number in range(1, rounds + 1)]
-    return rounds_to_reach([-loss for loss in losses], -lowest)
+    return next((number for number in range(1, rounds + 1) if totals.get(str(number), math.inf) <= lowest), None)
 
 
 def list_models(world: World, trained: Sequence[TrainedMethod], replies: Mapping[str, Reported]) -> tuple[Model, ...]:

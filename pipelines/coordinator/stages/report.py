@@ -17,11 +17,11 @@ from evaluation.choice import compute_optimism, select_primary
 from evaluation.classes import Classes
 from evaluation.findings import Several, list_finding_measures
 from evaluation.floors import add_floor
-from evaluation.gap_rows import gap_rows
+from evaluation.grid import select_figure_sites
 from evaluation.leaving import Left
-from evaluation.many import select_figure_sites
 from evaluation.metrics import Measure
 from evaluation.numbers import Errors, Number, list_number_measures
+from evaluation.oracle_gap import gap_rows
 from evaluation.overlap import Overlaps, list_measures
 from evaluation.protocols import Table
 from evaluation.records import Command, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState
@@ -44,10 +44,8 @@ from pipelines.coordinator.artifacts import (
     write_statements,
 )
 from pipelines.coordinator.audits import Audits, read_audits
-from pipelines.coordinator.report.asking import ask_outside, ask_sites, build_lines
+from pipelines.coordinator.report.asking import ask_comparisons, ask_outside, ask_sites, build_lines, read_decisions
 from pipelines.coordinator.report.at_home import compare_with_home
-from pipelines.coordinator.report.augmented import list_augmentation_rows
-from pipelines.coordinator.report.comparing import ask_comparisons, read_decisions
 from pipelines.coordinator.report.external_sites import (
     count_withdrawn,
     find_field_setting,
@@ -55,9 +53,9 @@ from pipelines.coordinator.report.external_sites import (
     rejections_by_reason,
 )
 from pipelines.coordinator.report.external_sites import list_outside_counts as outside_counts
-from pipelines.coordinator.report.figures import Tables, draw_figures, read_floor, read_tables
+from pipelines.coordinator.report.figures import Tables, draw_figures, draw_round_scores, read_floor, read_tables
 from pipelines.coordinator.report.gap import find_untreated_line, list_oracle_comparisons
-from pipelines.coordinator.report.harmonization import build_harmony
+from pipelines.coordinator.report.harmonization import build_harmony, list_augmentation_rows
 from pipelines.coordinator.report.merging import describe_merging, list_outliers
 from pipelines.coordinator.report.methods import (
     build_inversion_rows,
@@ -66,7 +64,6 @@ from pipelines.coordinator.report.methods import (
     list_models,
     spaces_by_label,
 )
-from pipelines.coordinator.report.rounds import draw_round_scores
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import World
 from pipelines.data.label_findings import name_finding_bands

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from evaluation.drawing import Picture
-from evaluation.gap_rows import Compared, gap_rows
 from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow, as_number
 from evaluation.maps import point_map, space_map
 from evaluation.metrics import Measure
+from evaluation.oracle_gap import Compared, gap_rows
 from evaluation.pictures import contact_sheet
 from evaluation.protocols import Table
 from evaluation.rows import GapRow
