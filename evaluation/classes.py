@@ -25,10 +25,8 @@ from evaluation.metrics import (
     compute_class_support,
     compute_cut_support,
     ratio,
-    sensitivity,
-    specificity,
 )
-from evaluation.rows import AT_ONE, ScoreRow
+from evaluation.rows import AT_ONE, ScoreRow, group_by
 
 KINDS = (AUC.name, SENSITIVITY.name, SPECIFICITY.name)
 """What each class is scored by."""
@@ -129,29 +127,19 @@ def class_measure_name(kind: str, name: str) -> str:
     return f"{kind} {name}"
 
 
-def class_measures(names: Sequence[str]) -> tuple[Measure, ...]:
-    """AUC, sensitivity and specificity of each class against the rest: all classes of a kind, then the next kind."""
+def part_measures(names: Sequence[str], *, ordered: bool) -> tuple[Measure, ...]:
+    """AUC, sensitivity and specificity of each class against the rest, or of each cut between ordered ones: all of a
+    kind, then the next kind.
+    """
+    rests = compute_cut_support if ordered else compute_class_support
     return tuple(
         Measure(
             class_measure_name(kind, name),
-            partial(_class_score, kind=kind, label=c),
-            rests=partial(compute_class_support, label=c),
+            partial(_part_score, kind=kind, place=place, ordered=ordered),
+            rests=partial(rests, place=place),
         )
         for kind in KINDS
-        for c, name in enumerate(names)
-    )
-
-
-def cut_measures(names: Sequence[str]) -> tuple[Measure, ...]:
-    """AUC, sensitivity and specificity of each cut between ordered classes: all cuts of a kind, then the next kind."""
-    return tuple(
-        Measure(
-            class_measure_name(kind, name),
-            partial(_cut_score, kind=kind, cut=k),
-            rests=partial(compute_cut_support, cut=k),
-        )
-        for kind in KINDS
-        for k, name in enumerate(name_cuts(names))
+        for place, name in enumerate(names)
     )
 
 
@@ -163,30 +151,21 @@ def list_mean_classes(
     `Classes.scored_parts`.
     """
     class_by_measure = {class_measure_name(AUC.name, name): name for name in names}
-    rows_by_site = dict[str, list[ScoreRow]]()
-    for row in rows:
-        if row.protocol in AT_ONE and row.measure in class_by_measure:
-            rows_by_site.setdefault(row.sites[0], []).append(row)
+    at_one = (row for row in rows if row.protocol in AT_ONE and row.measure in class_by_measure)
     classes_by_site: dict[str, tuple[str, ...]] = {}
-    for site, scored in rows_by_site.items():
+    for site, scored in group_by(at_one, lambda row: row.sites[0]).items():
         rows_by_class = {class_by_measure[r.measure]: r for r in scored if r.method == scored[0].method and r.positives}
         enough = tuple(name for name, row in rows_by_class.items() if row.assessable)
         classes_by_site[site] = enough if len(enough) > (0 if ordered else 1) else tuple(rows_by_class)
     return classes_by_site
 
 
-def _class_score(counts: Counts, *, kind: str, label: int) -> Floats:
-    """(1 + B,): one class's score, of the sample and of its copies."""
+def _part_score(counts: Counts, *, kind: str, place: int, ordered: bool) -> Floats:
+    """(1 + B,): the score of a class, or of a cut, of the sample and of its copies."""
     if kind == AUC.name:
-        return np.asarray(auc(counts.scores[:, label]))
-    return (sensitivity if kind == SENSITIVITY.name else specificity)(counts.confusion, positive=label)
-
-
-def _cut_score(counts: Counts, *, kind: str, cut: int) -> Floats:
-    """(1 + B,): one cut's score, of the sample and of its copies."""
-    if kind == AUC.name:
-        return np.asarray(auc(counts.scores[:, cut]))
-    below, above = counts.confusion[:, : cut + 1], counts.confusion[:, cut + 1 :]
-    if kind == SENSITIVITY.name:
-        return ratio(above[..., cut + 1 :].sum(axis=(-2, -1)), above.sum(axis=(-2, -1)))
-    return ratio(below[..., : cut + 1].sum(axis=(-2, -1)), below.sum(axis=(-2, -1)))
+        return np.asarray(auc(counts.scores[:, place]))
+    numbers = np.arange(counts.classes)
+    is_this = numbers > place if ordered else numbers == place
+    side = is_this if kind == SENSITIVITY.name else ~is_this
+    shown = counts.confusion[:, side]
+    return ratio(shown[..., side].sum(axis=(-2, -1)), shown.sum(axis=(-2, -1)))

@@ -11,7 +11,6 @@ and without each finding are declared, as those of classes are, or those that a 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from evaluation.histograms import (
     Floats,
     Ints,
     draw_patient_weights,
+    make_generator,
     pack_scores,
     pool_counts,
     tally_weighted,
@@ -47,6 +47,8 @@ from evaluation.metrics import (
     Support,
     auc,
     compute_support,
+    join_supports,
+    select_assessable,
 )
 from evaluation.noised import from_noised
 from evaluation.scale import CELLS, TREE
@@ -247,8 +249,7 @@ def from_noised_tensors(
         _build_noised_counts(levels[k], noised[2 * k : 2 * k + 2], noise, numbers[k].tolist(), copies, seed)
         for k in range(len(numbers))
     ]
-    content = int.from_bytes(hashlib.blake2b(noised.tobytes(), digest_size=16).digest(), "little")
-    order = np.random.default_rng([abs(seed), int(seed < 0), content]).permutation(copies)
+    order = make_generator(seed, noised.tobytes()).permutation(copies)
     paired = (_reorder_copies(counts, order) for counts in each)
     return Findings(tuple(paired), int(str(facts["patients"])), int(str(facts["images"])))
 
@@ -261,59 +262,38 @@ def list_finding_measures(names: Sequence[str], *, exact: bool) -> tuple[Measure
     probabilities = (BRIER, CALIBRATION) if exact else ()
     means = (BALANCED_ACCURACY, AUC, ACCURACY, SENSITIVITY, SPECIFICITY, *probabilities)
     by_kind = {AUC.name: AUC, SENSITIVITY.name: SENSITIVITY, SPECIFICITY.name: SPECIFICITY}
+
+    def make_measure(measure: Measure, k: int) -> Measure:
+        return replace(
+            measure,
+            name=class_measure_name(measure.name, names[k]),
+            of=lambda findings: measure.of(findings.each[k]),
+            rests=lambda findings: compute_support(findings.each[k]),
+        )
+
     return (
         *(replace(measure, of=partial(_compute_mean, of=measure.of), rests=compute_mean_support) for measure in means),
-        *(
-            replace(
-                by_kind[kind],
-                name=class_measure_name(kind, name),
-                of=partial(_compute_one, of=by_kind[kind].of, finding=k),
-                rests=partial(_compute_one_support, finding=k),
-            )
-            for kind in KINDS
-            for k, name in enumerate(names)
-        ),
+        *(make_measure(by_kind[kind], k) for kind in KINDS for k in range(len(names))),
     )
 
 
 def find_mean_findings(findings: Findings) -> NDArray[np.bool_]:
-    """(K,): the findings over which a mean is taken: those that can be assessed; if none can be, those with images on
-    either side, and the mean is not assessable; if there are none, all, and the mean has no value.
-    """
-    each = [compute_support(counts) for counts in findings.each]
-    enough = np.array([support.assessable() for support in each], dtype=np.bool_)
-    has_both = np.array([min(support.positives, support.negatives) > 0 for support in each], dtype=np.bool_)
-    return enough if enough.any() else has_both if has_both.any() else np.ones_like(has_both)
+    """(K,): the findings over which a mean is taken, as `metrics.select_assessable` has it."""
+    return select_assessable([compute_support(counts) for counts in findings.each])
 
 
 def compute_mean_support(findings: Findings) -> Support:
     """The support of a mean over findings: that of the rarest of them."""
     each = [compute_support(findings.each[k]) for k in np.flatnonzero(find_mean_findings(findings)).tolist()]
-    return Support(
-        patients=findings.patients,
-        images=findings.images,
-        positives=min(support.positives for support in each),
-        negatives=min(support.negatives for support in each),
-        positive_patients=min(support.positive_patients for support in each),
-        noise=findings.noise,
-        class_noise=max(support.class_noise for support in each),
-    )
+    noise, largest = findings.noise, max(support.class_noise for support in each)
+    joined = join_supports(each)
+    return replace(joined, patients=findings.patients, images=findings.images, noise=noise, class_noise=largest)
 
 
 def _compute_mean(findings: Findings, *, of: Callable[[Counts], Floats]) -> Floats:
     """(1 + B,): the mean of a measure over the findings of `find_mean_findings`."""
     chosen = np.flatnonzero(find_mean_findings(findings)).tolist()
     return np.asarray(np.mean([of(findings.each[k]) for k in chosen], axis=0))
-
-
-def _compute_one(findings: Findings, *, of: Callable[[Counts], Floats], finding: int) -> Floats:
-    """(1 + B,): a measure of one finding."""
-    return of(findings.each[finding])
-
-
-def _compute_one_support(findings: Findings, *, finding: int) -> Support:
-    """The support of one finding's scores."""
-    return compute_support(findings.each[finding])
 
 
 def _check_arguments(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from evaluation.choice import interval_sign, primary_measure
@@ -14,7 +14,7 @@ from evaluation.classes import KINDS, class_measure_name
 from evaluation.metrics import FURTHER
 from evaluation.numbers import AGREEMENT, CORRELATION
 from evaluation.overlap import DICE, HD95
-from evaluation.rows import AT_ONE, FLOORS, PRIVATE, GapRow, PairRow, ScoreRow
+from evaluation.rows import AT_ONE, FLOORS, PRIVATE, GapRow, PairRow, ScoreRow, group_by
 from evaluation.wording import READABLE
 
 
@@ -39,25 +39,22 @@ class ColumnPatients:
 
 def column_patients(rows: Sequence[ScoreRow]) -> dict[tuple[str, str], ColumnPatients]:
     """(measure, column) -> its test patients, whichever methods were scored there."""
-    groups: dict[tuple[str, str], list[ScoreRow]] = {}
-    for row in rows:
-        groups.setdefault((row.measure, column_name(row)), []).append(row)
+    groups = group_by(rows, lambda row: (row.measure, column_name(row)))
+    numbers = ("patients", "positives", "negatives", "positive_patients")
     return {
         key: ColumnPatients(
-            _min_and_max([row.patients for row in group]),
-            _min_and_max([row.positives for row in group]),
-            _min_and_max([row.negatives for row in group]),
-            _min_and_max([row.positive_patients for row in group]),
-            any(row.defined is not None for row in group),
-            any(row.assessable for row in group),
+            **{name: find_range(getattr(row, name) for row in group) for name in numbers},
+            masks=any(row.defined is not None for row in group),
+            assessable=any(row.assessable for row in group),
         )
         for key, group in groups.items()
     }
 
 
-def _min_and_max(values: Sequence[int]) -> tuple[int, int]:
-    """The smallest and the largest value."""
-    return min(values), max(values)
+def find_range(values: Iterable[int]) -> tuple[int, int]:
+    """The least and the most."""
+    numbers = list(values)
+    return min(numbers), max(numbers)
 
 
 def weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
@@ -68,11 +65,12 @@ def weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
 
 def count_decided_gains(rows: Sequence[ScoreRow], measure: str) -> dict[str, tuple[int, int, int]]:
     """Method -> number of hospitals with a gain whose interval lies above 0, below 0, and of all with a gain."""
-    gains: dict[str, list[int]] = {}
-    for row in rows:
-        if row.protocol == PRIVATE and row.measure == measure and math.isfinite(row.gain):
-            gains.setdefault(row.method, []).append(interval_sign(*row.widest_gain))
-    return {m: (signs.count(1), signs.count(-1), len(signs)) for m, signs in gains.items()}
+    told = (r for r in rows if r.protocol == PRIVATE and r.measure == measure and math.isfinite(r.gain))
+    decided = dict[str, tuple[int, int, int]]()
+    for method, gained in group_by(told, lambda row: row.method).items():
+        signs = [interval_sign(*row.widest_gain) for row in gained]
+        decided[method] = signs.count(1), signs.count(-1), len(signs)
+    return decided
 
 
 def column_name(row: ScoreRow | GapRow | PairRow) -> str:

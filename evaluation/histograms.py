@@ -287,11 +287,16 @@ def convert_to_odds(counts: Counts) -> Counts:
 
 def draw_patient_weights(patients: Ints, copies: int, seed: int, site: str) -> Ints:
     """(copies, P): how often each patient, in ascending order, is in each copy."""
-    name = hashlib.blake2b(patients.astype("<i8").tobytes() + site.encode(), digest_size=16).digest()
-    generator = np.random.default_rng([abs(seed), int(seed < 0), int.from_bytes(name, "little")])
+    generator = make_generator(seed, patients.astype("<i8").tobytes() + site.encode())
     number = len(patients)
     drawn = generator.integers(number, size=(copies, number)) + number * np.arange(copies)[:, None]
     return np.bincount(drawn.ravel(), minlength=copies * number).reshape(copies, number)
+
+
+def make_generator(seed: int, content: bytes) -> np.random.Generator:
+    """A generator that follows from a seed and from what it draws for."""
+    number = int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "little")
+    return np.random.default_rng([abs(seed), int(seed < 0), number])
 
 
 def tally_weighted(patient: Ints, column: Ints, weights: Ints, width: int) -> Ints:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from evaluation.rows import group_by
 from evaluation.wording import Words
 from privacy.release.meaning import UNBOUNDED, format_loss
 from privacy.release.statement import Statement
@@ -54,10 +55,7 @@ def describe_spent_loss(statement: Statement) -> str:
 
 def compute_totals(left: Sequence[Left], statements: Sequence[Statement]) -> list[Total]:
     """The total of each hospital, in order of appearance."""
-    spent_by_site, by_site = (
-        {statement.site: (describe_spent_loss(statement),) for statement in statements},
-        _group_by_site(left),
-    )
+    spent_by_site = {statement.site: (describe_spent_loss(statement),) for statement in statements}
     return [
         Total(
             site,
@@ -65,16 +63,8 @@ def compute_totals(left: Sequence[Left], statements: Sequence[Statement]) -> lis
             sum(e.bytes for e in entries),
             spent_by_site.get(site) or tuple(dict.fromkeys(e.epsilon for e in entries)),
         )
-        for site, entries in by_site.items()
+        for site, entries in group_by(left, lambda entry: entry.site).items()
     ]
-
-
-def _group_by_site(left: Iterable[Left]) -> dict[str, list[Left]]:
-    """The entries of each hospital, in order of appearance."""
-    entries_by_site = dict[str, list[Left]]()
-    for entry in left:
-        entries_by_site.setdefault(entry.site, []).append(entry)
-    return entries_by_site
 
 
 class OfPatients(NamedTuple):
@@ -90,11 +80,9 @@ def list_patient_records(left: Iterable[Left]) -> tuple[OfPatients, ...]:
     """Patients' own data that left, by request. Read from the ledgers' entries, because the settings of this run would
     not show what an earlier run released.
     """
-    sites_by_record = dict[tuple[str, str, Records], dict[str, None]]()
-    for entry in left:
-        if entry.messages and entry.records != "none":
-            sites_by_record.setdefault((entry.request, entry.of_patients, entry.records), {})[entry.site] = None
-    return tuple(OfPatients(*what, tuple(sites)) for what, sites in sites_by_record.items())
+    told = (entry for entry in left if entry.messages and entry.records != "none")
+    by_record = group_by(told, lambda entry: (entry.request, entry.of_patients, entry.records))
+    return tuple(OfPatients(*what, tuple({e.site: None for e in entries})) for what, entries in by_record.items())
 
 
 @dataclass(frozen=True)
@@ -108,19 +96,16 @@ class Departure:
 
 def describe_departures(left: Sequence[Left], statements: Sequence[Statement], words: Words) -> tuple[Departure, ...]:
     """What left, for groups of hospitals with equal sentences, in order of appearance."""
-    statement_by_site, sites_by_text = (
-        {statement.site: statement for statement in statements},
-        dict[tuple[str, tuple[str, ...]], list[str]](),
-    )
-    for site, entries in _group_by_site(left).items():
-        sent_entries = [entry for entry in entries if entry.messages]
-        what = _describe_content(sent_entries, words)
-        key = (
-            _describe_epsilon(statement_by_site.get(site), sent_entries),
-            (what, *_describe_guarantee(statement_by_site.get(site))),
-        )
-        sites_by_text.setdefault(key, []).append(site)
-    return tuple(Departure(tuple(sites), epsilon, sentences) for (epsilon, sentences), sites in sites_by_text.items())
+    statement_by_site = {statement.site: statement for statement in statements}
+    entries_by_site = group_by((entry for entry in left if entry.messages), lambda entry: entry.site)
+
+    def describe_site(site: str) -> tuple[str, tuple[str, ...]]:
+        statement, entries = statement_by_site.get(site), entries_by_site.get(site, [])
+        epsilon = "nothing left" if not entries else UNBOUNDED if statement is None else describe_spent_loss(statement)
+        return epsilon, (_describe_content(entries, words), *_describe_guarantee(statement))
+
+    sites_by_text = group_by(dict.fromkeys(entry.site for entry in left), describe_site)
+    return tuple(Departure(tuple(sites), *texts) for texts, sites in sites_by_text.items())
 
 
 def _describe_content(entries: Sequence[Left], words: Words) -> str:
@@ -133,13 +118,6 @@ def _describe_content(entries: Sequence[Left], words: Words) -> str:
     listed = ", ".join([*kinds, "counts and digests"])
     end = "" if patients else "; no patient's image, label or record"
     return f"{listed[0].upper()}{listed[1:]}{end}."
-
-
-def _describe_epsilon(statement: Statement | None, entries: Sequence[Left]) -> str:
-    """The privacy loss of the entries in a few words."""
-    if not entries:
-        return "nothing left"
-    return UNBOUNDED if statement is None else describe_spent_loss(statement)
 
 
 def _describe_guarantee(statement: Statement | None) -> tuple[str, ...]:

@@ -173,7 +173,7 @@ class Support:
 def compute_support(counts: Counts) -> Support:
     """The number of images and patients behind a score of these counts: by cut, where classes are ordered."""
     if counts.has_cuts:
-        return _join_supports([compute_cut_support(counts, k) for k in np.flatnonzero(find_mean_cuts(counts)).tolist()])
+        return join_supports([compute_cut_support(counts, k) for k in np.flatnonzero(find_mean_cuts(counts)).tolist()])
     return compute_classes_support(counts)
 
 
@@ -181,7 +181,7 @@ def compute_classes_support(counts: Counts) -> Support:
     """The same behind a mean over classes, whether they are ordered or not."""
     if counts.classes > 2:
         each = [compute_class_support(counts, c) for c in np.flatnonzero(find_mean_classes(counts)).tolist()]
-        return _join_supports(each)
+        return join_supports(each)
     images = counts.sample.sum(axis=-1)
     return Support(
         patients=counts.patients,
@@ -194,7 +194,7 @@ def compute_classes_support(counts: Counts) -> Support:
     )
 
 
-def _join_supports(each: Sequence[Support]) -> Support:
+def join_supports(each: Sequence[Support]) -> Support:
     """The support of a mean over classes or cuts: that of the rarest."""
     return replace(
         each[0],
@@ -204,15 +204,15 @@ def _join_supports(each: Sequence[Support]) -> Support:
     )
 
 
-def compute_class_support(counts: Counts, label: int) -> Support:
+def compute_class_support(counts: Counts, place: int) -> Support:
     """The same behind a score of one of more than two classes against the rest."""
-    return _compute_side_support(counts, counts.class_patients[label], int(counts.confusion[0, label].sum()))
+    return _compute_side_support(counts, counts.class_patients[place], int(counts.confusion[0, place].sum()))
 
 
-def compute_cut_support(counts: Counts, cut: int) -> Support:
+def compute_cut_support(counts: Counts, place: int) -> Support:
     """The same behind a score of one cut, 0 = below grade 1. A patient reaches it with one image from it on."""
-    patients = sum(counts.class_patients[cut + 1 :])
-    return _compute_side_support(counts, patients, int(counts.confusion[0, cut + 1 :].sum()))
+    patients = sum(counts.class_patients[place + 1 :])
+    return _compute_side_support(counts, patients, int(counts.confusion[0, place + 1 :].sum()))
 
 
 def _compute_side_support(counts: Counts, patients: int, images: int) -> Support:
@@ -243,10 +243,14 @@ def find_mean_classes(counts: Counts) -> NDArray[np.bool_]:
 
 
 def find_mean_cuts(counts: Counts) -> NDArray[np.bool_]:
-    """(C - 1,): the cuts over which a mean is taken: those that can be assessed; if none can be, those with images on
-    either side, and the mean is not assessable; if there are none, all, and the mean has no value.
+    """(C - 1,): the cuts over which a mean is taken, as `select_assessable` has it."""
+    return select_assessable([compute_cut_support(counts, k) for k in range(counts.classes - 1)])
+
+
+def select_assessable(each: Sequence[Support]) -> NDArray[np.bool_]:
+    """Those that can be assessed; if none can be, those with images on either side, and their mean is not assessable;
+    if there are none, all, and the mean has no value.
     """
-    each = [compute_cut_support(counts, k) for k in range(counts.classes - 1)]
     enough = np.array([support.assessable() for support in each], dtype=np.bool_)
     has_both = np.array([min(support.positives, support.negatives) > 0 for support in each], dtype=np.bool_)
     return enough if enough.any() else has_both if has_both.any() else np.ones_like(has_both)

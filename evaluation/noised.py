@@ -23,16 +23,16 @@ patient has one image.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.histograms import LARGEST, ODDS, Counts, Floats, Ints, pack_scores
+from evaluation.histograms import LARGEST, ODDS, Counts, Floats, Ints, make_generator, pack_scores
 from evaluation.metrics import auc
 from evaluation.scale import CELLS, HALF, TREE, compute_density, project_onto_simplex, tree_levels
 from evaluation.votes import BINS, Parts, Release, bins_from, split_noise
@@ -80,13 +80,15 @@ def from_noised(
         raise ValueError("these are no noised counts: " + "; ".join(wrong))
     classes, has_cuts = len(class_patients), "cuts" in release.histograms
     how = split_noise(noise, classes, ordered=has_cuts)
-    generator = np.random.default_rng([abs(seed), int(seed < 0), _seed_from_histograms(release)])
+    # Copies of two models must not have the same noise.
+    contents = b"".join(np.asarray(h).astype("<f8").tobytes() for _, h in sorted(release.histograms.items()))
+    generator = make_generator(seed, contents)
     bounds = bins_from(release.levels, patients, class_patients)
     rows = [
         compute_layout(compute_density(tree_levels(levels), patients), edges)
         for levels, edges in zip(release.levels, bounds, strict=True)
     ]
-    prepare = _prepare_two_classes if classes == 2 else _prepare_cuts if has_cuts else _prepare_many_classes
+    prepare = _prepare_two_classes if classes == 2 else _prepare_many_classes
     sample, draw_copies = prepare(release, how, patients, class_patients, generator)
     sums = Sums(
         *(
@@ -134,25 +136,17 @@ def _prepare_two_classes(
 def _prepare_many_classes(
     release: Release, how: Parts, patients: int, class_patients: tuple[int, ...], generator: np.random.Generator
 ) -> tuple[Sums, Again]:
-    """The sums of more than two classes, projected onto possible ones, and a function that draws their bootstrap
-    copies.
+    """The sums of more than two classes, or of cuts between ordered ones, projected onto possible ones, and a function
+    that draws their bootstrap copies.
     """
-    bounds = class_bounds(patients, class_patients)
-    own_class, rest, confusion = (np.asarray(release.histograms[name], np.float64) for name in NAMES)
-    sample = project_sums(own_class, rest, confusion, how, patients, bounds)
-    return sample, lambda copies: draw_sum_copies(sample, how, patients, bounds, copies, generator)
-
-
-def _prepare_cuts(
-    release: Release, how: Parts, patients: int, class_patients: tuple[int, ...], generator: np.random.Generator
-) -> tuple[Sums, Again]:
-    """The sums of cuts between ordered classes, projected onto possible ones, and a function that draws their bootstrap
-    copies.
-    """
-    bounds = cut_bounds(patients, class_patients)
-    cuts, confusion = (np.asarray(release.histograms[name], np.float64) for name in ("cuts", "confusion"))
-    sample = project_cuts(cuts.reshape(len(cuts), 2, BINS), confusion, how, patients, bounds)
-    return sample, lambda copies: draw_cut_copies(sample, how, patients, bounds, copies, generator)
+    has_cuts = "cuts" in release.histograms
+    project, names = (project_cuts, ("cuts", "confusion")) if has_cuts else (project_sums, NAMES)
+    bounds = (cut_bounds if has_cuts else class_bounds)(patients, class_patients)
+    histograms = [np.asarray(release.histograms[name], np.float64) for name in names]
+    if has_cuts:
+        histograms[0] = histograms[0].reshape(len(histograms[0]), 2, BINS)
+    sample = project(histograms, how, patients, bounds)
+    return sample, partial(draw_sum_copies, sample, how, patients, bounds, generator, has_cuts=has_cuts)
 
 
 NAMES = ("noised", "rest", "confusion")
@@ -226,12 +220,6 @@ def _round_to_totals(shares: Floats, total: Ints) -> Ints:
     rounded_down = np.floor(shares).astype(np.int64)
     rank = np.argsort(np.argsort(rounded_down - shares, axis=-1, kind="stable"), axis=-1)
     return np.asarray(rounded_down + (rank < (total - rounded_down.sum(axis=-1))[..., None]), dtype=np.int64)
-
-
-def _seed_from_histograms(release: Release) -> int:
-    """A seed from the histograms themselves: copies of two models must not have the same noise."""
-    contents = b"".join(np.asarray(h).astype("<f8").tobytes() for _, h in sorted(release.histograms.items()))
-    return int.from_bytes(hashlib.blake2b(contents, digest_size=16).digest(), "little")
 
 
 def _find_shape_problems(release: Release, class_patients: object, copies: int) -> list[str]:
@@ -364,16 +352,17 @@ def cut_bounds(patients: int, class_patients: tuple[int, ...]) -> Bounds:
     return Bounds(np.zeros_like(most), np.minimum(most, patients))
 
 
-def project_sums(own_class: Floats, rest: Floats, confusion: Floats, how: Parts, patients: int, bounds: Bounds) -> Sums:
+def project_sums(parts: Sequence[Floats], how: Parts, patients: int, bounds: Bounds) -> Sums:
     """The nearest sums that agree: no cell negative, `patients` in all, each class with one number of patients.
 
     That number is the mean of the three that were released, weighted by their exactness, brought into its bounds.
 
     Args:
-        own_class: (..., C, bins) of this class; rest: (..., C, bins + 1) of all others, the last cell this class's own
-            patients; confusion: (..., C, C); all with noise.
+        parts: own_class (..., C, bins) of this class; rest (..., C, bins + 1) of all others, the last cell this
+            class's own patients; confusion (..., C, C); all with noise.
         how: the noise of each.
     """
+    own_class, rest, confusion = parts
     released_totals = np.stack([own_class.sum(axis=-1), rest[..., -1], confusion.sum(axis=-1)])
     variances = np.array([own_class.shape[-1] * how.own**2, how.rest**2, confusion.shape[-1] * how.confusion**2])
     mean = np.average(released_totals, axis=0, weights=1 / variances if variances.all() else None)
@@ -397,32 +386,37 @@ def project_within_bounds(values: Floats, bounds: Bounds, total: float) -> Float
 
 
 def draw_sum_copies(
-    sums: Sums, how: Parts, patients: int, bounds: Bounds, copies: int, generator: np.random.Generator
+    sums: Sums,
+    how: Parts,
+    patients: int,
+    bounds: Bounds,
+    generator: np.random.Generator,
+    copies: int,
+    *,
+    has_cuts: bool,
 ) -> Sums:
     """Sums of `copies` parametric bootstrap samples, (B, ...): patients drawn from these sums, then new noise, then the
-    projection of `project_sums`.
+    projection of `project_sums`, or of `project_cuts`.
 
     A drawn patient has one class. Given how many have each, the histograms are drawn one by one: which patient is in
     two of them was not released.
     """
     number = generator.multinomial(patients, _normalise_shares(sums.of_class), size=copies)
-    own_class, rest, confusion = (
-        generator.multinomial(n, _normalise_shares(each)).astype(np.float64)
-        for n, each in (
-            (number, sums.pairs[:, 1]),
-            (patients - number, sums.pairs[:, 0]),
-            (number, sums.confusion),
-        )
-    )
+    above = np.cumsum(number[:, ::-1], axis=1)[:, ::-1][:, 1:]
+    of_cuts = [(np.stack([patients - above, above], axis=-1), sums.pairs, how.own)]
+    of_classes = [(number, sums.pairs[:, 1], how.own), (patients - number, sums.pairs[:, 0], how.rest)]
+    parts = [*(of_cuts if has_cuts else of_classes), (number, sums.confusion, how.confusion)]
+    drawn = [generator.multinomial(n, _normalise_shares(each)).astype(np.float64) for n, each, _ in parts]
     shift = number - sums.of_class  # other patients were drawn, so other numbers are declared
     moved = Bounds(*(np.clip(bound + shift, 0, patients) for bound in bounds))
-    rest = np.concatenate([rest, number[..., None]], axis=-1)
-    parts = zip((own_class, rest, confusion), (how.own, how.rest, how.confusion), strict=True)
-    own_class, rest, confusion = (each + noise * generator.standard_normal(each.shape) for each, noise in parts)
-    return project_sums(own_class, rest, confusion, how, patients, moved)
+    if not has_cuts:
+        drawn[1] = np.concatenate([drawn[1], number[..., None]], axis=-1)
+    noises = (noise for _, _, noise in parts)
+    noised = [each + noise * generator.standard_normal(each.shape) for each, noise in zip(drawn, noises, strict=True)]
+    return (project_cuts if has_cuts else project_sums)(noised, how, patients, moved)
 
 
-def project_cuts(cuts: Floats, confusion: Floats, how: Parts, patients: int, bounds: Bounds) -> Sums:
+def project_cuts(parts: Sequence[Floats], how: Parts, patients: int, bounds: Bounds) -> Sums:
     """As `project_sums`, of cuts between ordered classes.
 
     How many patients reach a cut is told by its histogram, as half of all and half the difference of its sides, and by
@@ -430,9 +424,10 @@ def project_cuts(cuts: Floats, confusion: Floats, how: Parts, patients: int, bou
     a class.
 
     Args:
-        cuts: (..., C - 1, 2, bins) below and from each cut on; confusion: (..., C, C); both with noise.
+        parts: cuts (..., C - 1, 2, bins) below and from each cut on; confusion: (..., C, C); both with noise.
         how: the noise of each.
     """
+    cuts, confusion = parts
     sides, rows = cuts.sum(axis=-1), confusion.sum(axis=-1)
     from_above = np.cumsum(rows[..., ::-1], axis=-1)[..., ::-1]
     differences = np.stack(
@@ -445,24 +440,6 @@ def project_cuts(cuts: Floats, confusion: Floats, how: Parts, patients: int, bou
     above = np.cumsum(of_class[..., ::-1], axis=-1)[..., ::-1][..., 1:]
     totals = np.stack([np.maximum(patients - above, 0.0), above], axis=-1)
     return Sums(project_onto_simplex(cuts, totals), project_onto_simplex(confusion, of_class), of_class)
-
-
-def draw_cut_copies(
-    sums: Sums, how: Parts, patients: int, bounds: Bounds, copies: int, generator: np.random.Generator
-) -> Sums:
-    """As `draw_sum_copies`, of cuts between ordered classes."""
-    number = generator.multinomial(patients, _normalise_shares(sums.of_class), size=copies)
-    above = np.cumsum(number[:, ::-1], axis=1)[:, ::-1][:, 1:]
-    sides = np.stack([patients - above, above], axis=-1)
-    cuts, confusion = (
-        generator.multinomial(n, _normalise_shares(each)).astype(np.float64)
-        for n, each in ((sides, sums.pairs), (number, sums.confusion))
-    )
-    shift = number - sums.of_class  # other patients were drawn, so other numbers are declared
-    moved = Bounds(*(np.clip(bound + shift, 0, patients) for bound in bounds))
-    cuts = cuts + how.own * generator.standard_normal(cuts.shape)
-    confusion = confusion + how.confusion * generator.standard_normal(confusion.shape)
-    return project_cuts(cuts, confusion, how, patients, moved)
 
 
 def _normalise_shares(counts: Floats) -> Floats:

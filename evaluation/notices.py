@@ -19,7 +19,7 @@ from evaluation.classes import TWO, compare_classes, describe_strange_counting
 from evaluation.harmony import Harmony
 from evaluation.numbers import MAE
 from evaluation.records import Missing, Model, Outlier, RunPage, SitePage, SplitCount
-from evaluation.rows import FLOORS, PRIVATE, ScoreRow
+from evaluation.rows import FLOORS, PRIVATE, ScoreRow, group_by
 from evaluation.wording import READABLE, Words, format_count, format_list
 from privacy.release.statement import Audit, Statement
 
@@ -66,8 +66,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
 
 def _limit_notices(notices: Sequence[Notice]) -> Iterator[Notice]:
     """The notices. Of a kind with too many to read, the first few and the number of further ones."""
-    for what in dict.fromkeys(notice.what for notice in notices):
-        same_kind = [notice for notice in notices if notice.what == what]
+    for what, same_kind in group_by(notices, lambda notice: notice.what).items():
         shown = same_kind if len(same_kind) <= READABLE else same_kind[:SHOWN]
         yield from shown
         if len(shown) < len(same_kind):
@@ -94,18 +93,14 @@ def site_notices(page: SitePage) -> tuple[Notice, ...]:
 
 def _missing_notices(missing: Sequence[Missing]) -> Iterator[Notice]:
     """One notice for hospitals with the same missing replies."""
-    by_site: dict[str, list[Missing]] = {}
-    for reply in missing:
-        by_site.setdefault(reply.site, []).append(reply)
-    sites_by_codes: dict[tuple[int, str], list[str]] = {}
-    for site, replies in by_site.items():
-        codes = ", ".join(dict.fromkeys(f"{reply.request}: {reply.code}" for reply in replies))
-        sites_by_codes.setdefault((sum(reply.times for reply in replies), codes), []).append(site)
-    for (number_of, codes), sites in sites_by_codes.items():
-        times = format_count(number_of, "reply of", "replies of") + " each of" * (len(sites) > 1)
-        yield Notice(
-            "Missing", f"{times} {format_list(sites)} did not come ({codes}). Results are without them.", "left"
-        )
+    codes_by_site = {
+        site: (sum(r.times for r in replies), ", ".join(dict.fromkeys(f"{r.request}: {r.code}" for r in replies)))
+        for site, replies in group_by(missing, lambda reply: reply.site).items()
+    }
+    for (number, codes), sites in group_by(codes_by_site, codes_by_site.__getitem__).items():
+        times = format_count(number, "reply of", "replies of") + " each of" * (len(sites) > 1)
+        text = f"{times} {format_list(sites)} did not come ({codes}). Results are without them."
+        yield Notice("Missing", text, "left")
 
 
 DEFENCES = {
@@ -149,14 +144,10 @@ def _format_rounds(rounds: Sequence[int]) -> str:
 
 def _cut_off_notices(models: Iterable[Model]) -> Iterator[Notice]:
     """One notice for each method whose training ended early: its scores are shown, and it is not ranked."""
-    ended: dict[tuple[str, str], list[str]] = {}
-    for model in models:
-        if model.ended:
-            ended.setdefault((model.method, model.ended), []).append(model.site)
-    for (method, why), sites in ended.items():
-        yield Notice(
-            "Cut off", f"{method} at {format_list(sites)}: {why}. Its scores are shown, and it is not ranked.", "scores"
-        )
+    ended = group_by((model for model in models if model.ended), lambda model: (model.method, model.ended))
+    for (method, why), cut_off in ended.items():
+        at = format_list([model.site for model in cut_off])
+        yield Notice("Cut off", f"{method} at {at}: {why}. Its scores are shown, and it is not ranked.", "scores")
 
 
 def _audit_notices(audits: Iterable[Audit]) -> Iterator[Notice]:
@@ -198,12 +189,13 @@ def _inversion_notices(rows: Sequence[InversionRow]) -> Iterator[Notice]:
 
 def _budget_notices(statements: Iterable[Statement]) -> Iterator[Notice]:
     """One notice for hospitals that have equally little left of equal budgets."""
-    sites_by_text: dict[str, list[str]] = {}
-    for statement in statements:
-        if statement.budget is not None and statement.budget.remaining < NEARLY * statement.budget.epsilon:
-            left = f"ε = {statement.budget.remaining:g} left of its budget of {statement.budget.epsilon:g}"
-            sites_by_text.setdefault(left, []).append(statement.site)
-    for left, sites in sites_by_text.items():
+    budgets = [
+        (f"ε = {s.budget.remaining:g} left of its budget of {s.budget.epsilon:g}", s.site)
+        for s in statements
+        if s.budget is not None and s.budget.remaining < NEARLY * s.budget.epsilon
+    ]
+    for left, pairs in group_by(budgets, lambda pair: pair[0]).items():
+        sites = [site for _, site in pairs]
         who = f"Each of {format_list(sites)}" if len(sites) > 1 else sites[0]
         yield Notice("Budget nearly spent", f"{who} has {left}.", "privacy")
 
@@ -318,12 +310,8 @@ def _quarantine_notices(rejected: Mapping[str, int], words: Words, where: str, l
     counts_by_site = {site: times for site, times in rejected.items() if times}
     if counts_by_site:
         total = format_count(sum(counts_by_site.values()), f"{words.study} was", f"{words.studies} were")
-        by_site = (
-            f" ({format_list([f'{site} {times}' for site, times in counts_by_site.items()])})"
-            if len(rejected) > 1
-            else ""
-        )
-        yield Notice("Quarantine", f"{total} not used{by_site}; {where}.", link)
+        by_site = f" ({format_list([f'{site} {times}' for site, times in counts_by_site.items()])})"
+        yield Notice("Quarantine", f"{total} not used{by_site if len(rejected) > 1 else ''}; {where}.", link)
 
 
 def _withdrawal_notices(knew: Iterable[tuple[str, Sequence[str]]]) -> Iterator[Notice]:

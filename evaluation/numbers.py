@@ -13,7 +13,6 @@ correlation does not.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from evaluation.histograms import LARGEST, Floats, Ints, draw_patient_weights
+from evaluation.histograms import LARGEST, Floats, Ints, draw_patient_weights, make_generator
 from evaluation.metrics import NOISE_SHARE, Measure, Support, ratio
 from evaluation.scale import project_onto_simplex
 
@@ -137,8 +136,7 @@ def from_histogram(histogram: ArrayLike, *, noise: float, patients: int, images:
         raise ValueError("these are no noised errors: " + "; ".join(wrong))
     total = np.asarray(float(patients))
     possible = project_onto_simplex(noised, total)
-    content = int.from_bytes(hashlib.blake2b(noised.astype("<f8").tobytes(), digest_size=16).digest(), "little")
-    generator = np.random.default_rng([abs(seed), int(seed < 0), content])
+    generator = make_generator(seed, noised.astype("<f8").tobytes())
     drawn = generator.multinomial(patients, possible / possible.sum(), size=copies).astype(np.float64)
     changes = drawn + noise * generator.standard_normal(drawn.shape) - possible
     bins = noised + np.vstack([np.zeros((1, BINS)), changes])

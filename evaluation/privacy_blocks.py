@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
-from typing import TypeVar
 
 from evaluation.attacks import REMEDY, InversionRow, MembershipRow, find_strongest_attack, membership_outcome
 from evaluation.page import (
@@ -26,12 +24,12 @@ from evaluation.page import (
     make_table,
     number_column,
 )
+from evaluation.rows import group_by
 from evaluation.score_tables import DASH
 from evaluation.wording import format_count, format_decibel, format_number, format_size, format_whole
 from privacy.release.meaning import format_loss
 from privacy.release.statement import Audit, Run, Statement
 
-Attack = TypeVar("Attack", MembershipRow, InversionRow)
 AUDITED = (
     "An attack on the code with synthetic patients, at a setting of its own (the claimed ε), which is not that of this "
     "run. A lower bound above the claim refutes it; one below does not prove it."
@@ -219,7 +217,7 @@ def _build_membership_blocks(attacks: Sequence[MembershipRow]) -> list[Block]:
     if not attacks:
         return []
     blocks: list[Block] = [Heading("Membership inference: attacks that detect who took part")]
-    for note, group in _group_by_note([attack for attack in attacks if not attack.others]):
+    for note, group in sorted(group_by((a for a in attacks if not a.others), lambda a: a.note).items()):
         text = f"{len(group)} of {len(attacks)} attacks: {note or 'no result'} ({_name_attacks(group)})."
         blocks.append(Paragraph(text, "note"))
     judged = [attack for attack in attacks if attack.others]
@@ -258,7 +256,7 @@ def _build_inversion_blocks(attacks: Sequence[InversionRow]) -> list[Block]:
     if not attacks:
         return []
     blocks: list[Block] = [Heading("Inversion: attacks that reconstruct training images")]
-    for note, group in _group_by_note([attack for attack in attacks if not attack.images]):
+    for note, group in sorted(group_by((a for a in attacks if not a.images), lambda a: a.note).items()):
         blocks.append(Paragraph(f"{note or 'no result'}: {_name_attacks(group)}.", "note"))
     fields: Fields = [
         ("method", lambda row: row.method),
@@ -274,12 +272,6 @@ def _build_inversion_blocks(attacks: Sequence[InversionRow]) -> list[Block]:
     return [*blocks, make_table("Inversion", INVERSION, judged, fields)] if judged else blocks
 
 
-def _group_by_note(attacks: Sequence[Attack]) -> list[tuple[str, list[Attack]]]:
-    """Attacks without a result, by the reason."""
-    ordered = sorted(attacks, key=lambda attack: attack.note)
-    return [(note, list(group)) for note, group in groupby(ordered, key=lambda attack: attack.note)]
-
-
-def _name_attacks(attacks: Sequence[Attack]) -> str:
+def _name_attacks(attacks: Sequence[MembershipRow | InversionRow]) -> str:
     """The model of each attack."""
     return ", ".join(f"{attack.method} at {attack.site}" for attack in attacks)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -14,6 +14,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from evaluation.csv_text import csv_text
 
 T = TypeVar("T")
+K = TypeVar("K")
 MAJORITY = "majority guess"
 MEAN_MASK = "mean mask"
 """Names of the baselines' rows in the tables; no method can have such a name, because of the space."""
@@ -82,6 +83,14 @@ class ScoreRow:
     def widest_gain(self) -> tuple[float, float]:
         """The wider of both intervals of the gain."""
         return select_wider((self.gain_low, self.gain_high), (self.gain_trained_low, self.gain_trained_high))
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by what they have in common, in order of appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def rank_value(row: ScoreRow) -> float:

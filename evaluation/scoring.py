@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from evaluation.classes import TWO, Classes, class_measures, cut_measures, list_class_names
+from evaluation.classes import TWO, Classes, list_class_names, name_cuts, part_measures
 from evaluation.histograms import Counts
 from evaluation.intervals import t_interval
 from evaluation.metrics import (
@@ -201,9 +201,9 @@ def label_measures(tables: Mapping[str, Table], classes: Classes = TWO) -> tuple
         return (*MEASURES, SENSITIVITY, SPECIFICITY, *probabilities)
     names = list_class_names(classes, number)
     if not classes.ordered or not any(site_counts.has_cuts for site_counts in counts):
-        return (*MEASURES, *probabilities, *class_measures(names))
+        return (*MEASURES, *probabilities, *part_measures(names, ordered=False))
     ranked = (RANKED_PROBABILITY, CALIBRATION) if exact else ()
-    return (*MEASURES, KAPPA, GRADE_ERROR, *ranked, *cut_measures(names))
+    return (*MEASURES, KAPPA, GRADE_ERROR, *ranked, *part_measures(name_cuts(names), ordered=True))
 
 
 class Samples(NamedTuple):

@@ -39,8 +39,8 @@ from evaluation.page import (
     number_column,
 )
 from evaluation.privacy_blocks import build_privacy_section
-from evaluation.records import Quarantined, SitePage, SplitCount
-from evaluation.rows import PRIVATE, ScoreRow
+from evaluation.records import SitePage, SplitCount
+from evaluation.rows import PRIVATE, ScoreRow, group_by
 from evaluation.run_spaces import build_share_blocks, build_space_blocks
 from evaluation.score_tables import (
     DASH,
@@ -423,7 +423,8 @@ def _fold_pictures(pictures: Sequence[Picture], opened: int) -> Iterable[Fold]:
 
 def build_quarantine_section(page: SitePage) -> Section:
     """Studies that were not used, by reason, and their codes."""
-    words, reasons = page.words, _group_by_reason(page.quarantine)
+    words, by_reason = page.words, group_by(page.quarantine, lambda study: (study.reason, study.detail))
+    reasons = sorted(by_reason.values(), key=lambda group: (-len(group), group[0].reason))
     if not reasons:
         none = Paragraph(f"Empty: every {words.study} could be used.", "note")
         return Section("Quarantine", [none], "quarantine", "Quarantine")
@@ -451,11 +452,3 @@ def build_quarantine_section(page: SitePage) -> Section:
         Paragraph(compose_text(CODES, study=words.study), "note"),
     ]
     return Section("Quarantine", blocks, "quarantine", "Quarantine")
-
-
-def _group_by_reason(quarantine: Sequence[Quarantined]) -> list[list[Quarantined]]:
-    """The quarantine by reason and text, most frequent first."""
-    groups: dict[tuple[str, str], list[Quarantined]] = {}
-    for study in quarantine:
-        groups.setdefault((study.reason, study.detail), []).append(study)
-    return sorted(groups.values(), key=lambda group: (-len(group), group[0].reason))

@@ -16,11 +16,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from evaluation.csv_text import csv_text
+from evaluation.grid import find_range
 from evaluation.intervals import t_interval
 from evaluation.metrics import AUC, BALANCED_ACCURACY
 from evaluation.oracle_gap import Compared, Share, share_of_gap
 from evaluation.records import Command
-from evaluation.rows import AT_ONE, OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, to_json
+from evaluation.rows import AT_ONE, OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, group_by, to_json
 
 COVERED = 0.95
 EVERY = "every hospital"
@@ -108,11 +109,9 @@ NO_SHARES: Mapping[Key, Share] = MappingProxyType({})
 
 def add_mean_rows(rows: Sequence[StudyRow]) -> list[StudyRow]:
     """The rows, and for each run, method and measure the mean over every hospital (`EVERY`)."""
-    rows_by_run: dict[tuple[str, int, str, str], list[StudyRow]] = {}
-    for row in rows:
-        if row.protocol == PRIVATE:
-            rows_by_run.setdefault((row.case, row.seed, row.method, row.measure), []).append(row)
-    return [*rows, *(_mean_row(each) for each in rows_by_run.values() if len(each) > 1)]
+    own_rows = (row for row in rows if row.protocol == PRIVATE)
+    by_run = group_by(own_rows, lambda row: (row.case, row.seed, row.method, row.measure))
+    return [*rows, *(_mean_row(each) for each in by_run.values() if len(each) > 1)]
 
 
 def _mean_row(rows: Sequence[StudyRow]) -> StudyRow:
@@ -135,22 +134,17 @@ def _mean_row(rows: Sequence[StudyRow]) -> StudyRow:
 
 def build_cells(rows: Sequence[StudyRow]) -> dict[Key, Cell]:
     """Every score and gain over the seeds of its case."""
-    rows_by_key: dict[Key, list[StudyRow]] = {}
-    for row in add_mean_rows(rows):
-        rows_by_key.setdefault((row.case, row.method, row.measure, row.column), []).append(row)
-    return {key: _build_cell(key_rows) for key, key_rows in rows_by_key.items()}
-
-
-def _build_cell(rows: Sequence[StudyRow]) -> Cell:
-    """The rows of all seeds of one place, as a cell."""
-    patients, positive = [row.patients for row in rows], [row.positive_patients for row in rows]
-    return Cell(
-        compute_spread(row.value for row in rows),
-        compute_spread(row.gain for row in rows),
-        sum(row.assessable for row in rows),
-        (min(patients), max(patients)),
-        (min(positive), max(positive)),
-    )
+    by_key = group_by(add_mean_rows(rows), lambda row: (row.case, row.method, row.measure, row.column))
+    return {
+        key: Cell(
+            compute_spread(row.value for row in seeds),
+            compute_spread(row.gain for row in seeds),
+            sum(row.assessable for row in seeds),
+            find_range(row.patients for row in seeds),
+            find_range(row.positive_patients for row in seeds),
+        )
+        for key, seeds in by_key.items()
+    }
 
 
 def deviation_range(seeds: int) -> tuple[float, float]:
@@ -318,11 +312,13 @@ def list_compared_lines(case: StudyCase, worth: Worths, measures: Sequence[str])
 
 def find_weak_columns(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell]) -> set[tuple[str, str, str]]:
     """(case, measure, column) in which no score of any method is assessable with any seed."""
-    known: dict[tuple[str, str, str], list[int]] = {}
-    for (case, _, measure, column), cell in cell_by_key.items():
-        known.setdefault((case, measure, column), []).append(cell.assessable)
     shown = {case.name for case in cases}
-    return {key for key, assessable in known.items() if key[0] in shown and not any(assessable)}
+    known = group_by(cell_by_key, lambda key: (key[0], key[2], key[3]))
+    return {
+        column
+        for column, keys in known.items()
+        if column[0] in shown and not any(cell_by_key[key].assessable for key in keys)
+    }
 
 
 class ColumnRange(NamedTuple):
@@ -334,18 +330,17 @@ class ColumnRange(NamedTuple):
 
 def compute_column_ranges(cell_by_key: Mapping[Key, Cell]) -> dict[tuple[str, str, str], ColumnRange]:
     """(case, measure, column) -> its test patients, whichever methods were scored there."""
-    ranges: dict[tuple[str, str, str], ColumnRange] = {}
-    for (case, _, measure, column), cell in cell_by_key.items():
-        so_far = ranges.get((case, measure, column), ColumnRange(cell.patients, cell.positives))
-        ranges[case, measure, column] = ColumnRange(
-            _merge_ranges(so_far.patients, cell.patients), _merge_ranges(so_far.positives, cell.positives)
+    cells = {
+        column: [cell_by_key[key] for key in keys]
+        for column, keys in group_by(cell_by_key, lambda key: (key[0], key[2], key[3])).items()
+    }
+    return {
+        column: ColumnRange(
+            find_range(number for cell in each for number in cell.patients),
+            find_range(number for cell in each for number in cell.positives),
         )
-    return ranges
-
-
-def _merge_ranges(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
-    """The range that contains both ranges."""
-    return min(first[0], second[0]), max(first[1], second[1])
+        for column, each in cells.items()
+    }
 
 
 FOREIGN_PROTOCOLS = (PUBLIC, OUTSIDE, OUTSIDE_MEAN)
@@ -357,12 +352,8 @@ class Worth:
     value. share: NaN where the gap's own interval holds 0, or where the oracle is worse, or with one seed.
     """
 
-    case: str
-    method: str
     untranslated: str
     oracle: str
-    measure: str
-    column: str
     gap: Spread
     gain: Spread
     share: Share
@@ -378,52 +369,40 @@ def compute_worths(rows: Sequence[StudyRow], compared: Mapping[str, Sequence[Com
     for row in add_mean_rows(rows):
         if row.protocol not in FOREIGN_PROTOCOLS and math.isfinite(row.value):
             values.setdefault((row.case, row.method, row.measure, row.column), {})[row.seed] = row.value
-    worth_by_key = {}
-    for case, comparisons in compared.items():
-        for comparison in comparisons:
-            for key in (key for key in values if key[0] == case and key[1] in comparison.others):
-                worth = _compute_worth(key, comparison, values)
-                if worth is not None:
-                    worth_by_key[key] = worth
-    return worth_by_key
+    worths = {
+        key: _compute_worth(key, comparison, values)
+        for case, comparisons in compared.items()
+        for comparison in comparisons
+        for key in values
+        if key[0] == case and key[1] in comparison.others
+    }
+    return {key: worth for key, worth in worths.items() if worth is not None}
 
 
 def _compute_worth(key: Key, comparison: Compared, values: Mapping[Key, Mapping[int, float]]) -> Worth | None:
     """The worth of one line in one column, over the seeds that all three lines have; None without such seeds."""
     case, method, measure, column = key
-    three = [
-        values.get((case, name, measure, column), {}) for name in (method, comparison.untranslated, comparison.oracle)
-    ]
+    untranslated, best = comparison.untranslated, comparison.oracle
+    three = [values.get((case, name, measure, column), {}) for name in (method, untranslated, best)]
     seeds = sorted(set.intersection(*map(set, three)))
     if not seeds:
         return None
     line, raw, oracle = ([each[seed] for seed in seeds] for each in three)
-    gap, gain = _difference_spread(oracle, raw), _difference_spread(line, raw)
+    gap, gain = (compute_spread(a - b for a, b in zip(ours, raw, strict=True)) for ours in (oracle, line))
     share = share_of_gap(line, raw, oracle)
-    known = share is not None and math.isfinite(share.low) and math.isfinite(share.high) and gap.mean > 0
-    numbers = share if share is not None and known else Share(math.nan, math.nan, math.nan)
-    return Worth(case, method, comparison.untranslated, comparison.oracle, measure, column, gap, gain, numbers)
-
-
-def _difference_spread(ours: Iterable[float], theirs: Iterable[float]) -> Spread:
-    """Mean and deviation of the differences, seed by seed."""
-    return compute_spread(a - b for a, b in zip(ours, theirs, strict=True))
+    is_known = share is not None and math.isfinite(share.low) and math.isfinite(share.high) and gap.mean > 0
+    return Worth(untranslated, best, gap, gain, share if share and is_known else Share(math.nan, math.nan, math.nan))
 
 
 def outside_gains(rows: Sequence[StudyRow]) -> dict[tuple[str, str], dict[str, dict[str, Spread]]]:
     """(case, measure) -> line of `route` -> column (an external hospital, or their mean) -> its gain over the untreated
     line. Only lines with a gain are listed; the untreated line has 0 everywhere and is left out.
     """
-    gains: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
-    for row in rows:
-        if row.protocol in (OUTSIDE, OUTSIDE_MEAN) and math.isfinite(row.gain):
-            lines = gains.setdefault((row.case, row.measure), {})
-            lines.setdefault(row.method, {}).setdefault(row.column, []).append(row.gain)
-    return {
-        key: {
-            line: {column: compute_spread(values) for column, values in column_gains.items()}
-            for line, column_gains in lines.items()
-            if any(value for values in column_gains.values() for value in values)
-        }
-        for key, lines in gains.items()
-    }
+    outside = (r for r in rows if r.protocol in (OUTSIDE, OUTSIDE_MEAN) and math.isfinite(r.gain))
+    gains: dict[tuple[str, str], dict[str, dict[str, Spread]]] = {}
+    for (case, measure, line), gained in group_by(outside, lambda r: (r.case, r.measure, r.method)).items():
+        lines = gains.setdefault((case, measure), {})
+        if any(row.gain for row in gained):
+            columns = group_by(gained, lambda row: row.column).items()
+            lines[line] = {column: compute_spread(row.gain for row in each) for column, each in columns}
+    return gains

@@ -23,6 +23,7 @@ from evaluation.panels import (
     mark_style,
     split_names,
 )
+from evaluation.rows import group_by
 from evaluation.study import MEAN, POOLED, Cell, Key, StudyCase, StudyPage
 
 Values: TypeAlias = tuple[float, ...]
@@ -141,11 +142,8 @@ def _column_titles(case: StudyCase) -> dict[str, str]:
 
 def draw_share_figures(page: StudyPage, cell_by_key: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
     """Gains against the share of patients in training, for hospitals that occur with several shares."""
-    groups: dict[tuple[tuple[str, ...], str], list[StudyCase]] = {}
-    for case in page.cases:
-        groups.setdefault((case.sites, case.reference), []).append(case)
     pictures = []
-    for (sites, reference), group_cases in groups.items():
+    for (sites, reference), group_cases in group_by(page.cases, lambda case: (case.sites, case.reference)).items():
         group_cases = sorted(group_cases, key=lambda case: case.share)
         if not reference or len({case.share for case in group_cases}) < max(2, len(group_cases)):
             continue  # one share, or two cases with the same one: a line would join cases that differ in something else

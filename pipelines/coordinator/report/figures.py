@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -11,19 +11,9 @@ from typing import TypeAlias
 import numpy as np
 
 from evaluation.classes import TWO, Classes
-from evaluation.confusion import confusion_matrices
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
-from evaluation.figures import (
-    Curve,
-    draw_gain_bars,
-    draw_learning_curves,
-    draw_roc_by_class,
-    draw_roc_by_finding,
-    draw_roc_curves,
-    draw_score_dots,
-)
-from evaluation.findings import Findings
+from evaluation.figures import Curve, draw_gain_bars, draw_score_dots
 from evaluation.floors import drop_floors
 from evaluation.grid import describe_figure_choice, select_figure_sites
 from evaluation.heat import draw_cross_site, draw_site_matrix
@@ -33,10 +23,10 @@ from evaluation.numbers import Errors
 from evaluation.numbers import from_tensors as from_errors
 from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.overlap import from_tensors as from_overlaps
-from evaluation.panels import split_names
-from evaluation.protocols import Evidence, own_model_table, parse_evidence, score_matrix
+from evaluation.protocols import Evidence, parse_evidence, score_matrix
 from evaluation.reliability import calibration_curves
 from evaluation.rows import PRIVATE, ScoreRow
+from evaluation.shared_figures import draw_confusions, draw_curve_groups, draw_rocs, list_shown_evidence, make_curve
 from evaluation.wording import Words
 from pipelines.coordinator.artifacts import CENTRAL, RoundFigures, read_index
 from pipelines.coordinator.trained import Matrix, TrainedMethod
@@ -132,13 +122,13 @@ def _draw_all(
         if reference and any(math.isfinite(row.gain) for row in measure_rows if row.method != reference):
             gained = draw_gain_bars(line_rows, measure.name, reference)
             drawn.append(replace(gained, title=f"{measure.name}: gain over {reference}") if masks else gained)
-    for part, names in split_names(methods, reference) if primary is AUC else []:
-        drawn += _draw_rocs(tables, names, classes, methods, part)
-    if primary.name == AUC.name and primary is not AUC:
-        drawn += _draw_rocs_by_finding(tables, methods, classes.names, reference)
-    drawn += draw_calibrations(tables, decided, reference or "", methods, words)
-    drawn += _draw_confusions(tables, decided, reference or "", words, classes)
-    drawn += _draw_curves(trained, methods, reference)
+    if primary.name == AUC.name:
+        findings = () if primary is AUC else classes.names
+        sites = {test for table in tables.values() for _, test in table}
+        drawn += draw_rocs(tables, sorted(sites), methods, reference, classes, findings, names_site=True)
+    drawn += draw_calibrations(tables, decided, reference, methods, words)
+    drawn += draw_confusions(tables, decided, reference, classes, words.examples)
+    drawn += draw_curve_groups(_list_losses(trained), methods, reference)
     for method in methods:
         models, tests, values = score_matrix(tables[method], primary)
         is_complete = len(tables[method]) == len(models) * len(tests)
@@ -150,104 +140,29 @@ def _draw_all(
     return drawn
 
 
-def _draw_rocs(
-    tables: Tables, methods: Sequence[str], classes: Classes, order: Sequence[str], part: str
-) -> list[Picture]:
-    """ROC curves of every site's own models: one picture, or of more than two classes one for each site."""
-    home_counts = {
-        method: {pair: counts for pair, counts in own_model_table(tables[method]).items() if isinstance(counts, Counts)}
-        for method in methods
-    }
-    sites = sorted({test for table in tables.values() for _, test in table})
-    counts_by_site = {
-        site: {m: home_counts[m][site, site] for m in methods if (site, site) in home_counts[m]} for site in sites
-    }
-    if not classes.several:
-        shown = {site: {m: counts.sample[0] for m, counts in lines.items()} for site, lines in counts_by_site.items()}
-        return [draw_roc_curves(shown, order=order, part=part)]
-    return [
-        draw_roc_by_class(lines, classes.scored_parts, order=order, part=f", {site}{part}")
-        for site, lines in counts_by_site.items()
-    ]
-
-
-def _draw_rocs_by_finding(
-    tables: Tables, methods: Sequence[str], findings: Sequence[str], reference: str | None
-) -> list[Picture]:
-    """ROC curves of every site's own models, one picture for each site, with a panel for each finding."""
-    pictures = []
-    for site in sorted({test for table in tables.values() for _, test in table}):
-        scores_by_method = {method: own_model_table(tables[method]).get((site, site)) for method in methods}
-        lines = {method: scores for method, scores in scores_by_method.items() if isinstance(scores, Findings)}
-        pictures += [
-            draw_roc_by_finding({m: lines[m] for m in group}, findings, order=methods, part=f", {site}{part}")
-            for part, group in split_names(list(lines), reference)
-        ]
-    return pictures
-
-
-def _draw_confusions(
-    tables: Tables, decided: Sequence[Decision], reference: str, words: Words, classes: Classes
-) -> list[Picture]:
-    """Confusion matrices of each hospital's recommended model and of the reference, of more than two classes."""
-    shown: dict[str, dict[str, Ints]] = {}
-    noised = False
-    for site, method, counts in _list_shown_counts(tables, decided, reference):
-        if classes.several:
-            shown.setdefault(site, {})[method] = counts.confusion[0]
-            noised = noised or counts.noise > 0
-    return confusion_matrices(shown, classes.names, examples=words.examples, noised=noised)
-
-
-def _list_shown_counts(
-    tables: Tables, decided: Sequence[Decision], reference: str
-) -> Iterator[tuple[str, str, Counts]]:
-    """Site, method and counts of each hospital's recommended model and of the reference."""
-    home_tables = {method: own_model_table(table) for method, table in tables.items()}
-    for decision in decided:
-        for method in dict.fromkeys(name for name in (reference, decision.method) if name in home_tables):
-            counts = home_tables[method].get((decision.site, decision.site))
-            if isinstance(counts, Counts):
-                yield decision.site, method, counts
-
-
 def draw_calibrations(
-    tables: Tables,
-    decided: Sequence[Decision],
-    reference: str,
-    order: Sequence[str],
-    words: Words,
+    tables: Tables, decided: Sequence[Decision], reference: str | None, order: Sequence[str], words: Words
 ) -> list[Picture]:
     """Calibration of each hospital's recommended model and of the reference. Left out for noised counts, which have too
     few bins; of more than two classes all their probabilities together.
     """
     shown: dict[str, dict[str, Ints]] = {}
-    for site, method, counts in _list_shown_counts(tables, decided, reference):
-        if not counts.noise and counts.classes == 2:
-            shown.setdefault(site, {})[method] = counts.scores[:, 0]
-        elif not counts.noise:
-            shown.setdefault(site, {})[method] = counts.scores.sum(axis=1)
+    for site, method, counts in list_shown_evidence(tables, decided, reference, Counts):
+        if not counts.noise:
+            scores = counts.scores
+            shown.setdefault(site, {})[method] = scores[:, 0] if counts.classes == 2 else scores.sum(axis=1)
     return [calibration_curves(shown, order=order, examples=words.examples)] if shown else []
 
 
-def _draw_curves(trained: Sequence[TrainedMethod], methods: Sequence[str], reference: str | None) -> list[Picture]:
-    """Learning curves of each hospital, in groups of methods."""
+def _list_losses(trained: Sequence[TrainedMethod]) -> dict[str, dict[str, Curve]]:
+    """Validation losses by hospital and method; the central model has none of its own hospital."""
     curves: dict[str, dict[str, Curve]] = {}
     for result in trained:
-        for site, series in result.losses.items():
-            finite = sorted((int(r), float(v)) for r, v in series.items() if v is not None)
+        for site, series in sorted(result.losses.items()):
+            finite = {int(number): float(value) for number, value in series.items() if value is not None}
             if finite and result.name != CENTRAL:
-                curves.setdefault(site, {})[result.label] = Curve(
-                    tuple(r for r, _ in finite), tuple(v for _, v in finite)
-                )
-    names = [name for name in methods if any(name in site_curves for site_curves in curves.values())]
-    pictures = []
-    for part, group in split_names(names, reference):
-        shown = {
-            site: {m: site_curves[m] for m in group if m in site_curves} for site, site_curves in sorted(curves.items())
-        }
-        pictures.append(draw_learning_curves(shown, order=methods, part=part))
-    return pictures
+                curves.setdefault(site, {})[result.label] = make_curve(finite)
+    return dict(sorted(curves.items()))
 
 
 def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
@@ -285,22 +200,10 @@ def draw_round_scores(
     trainings. sites: that are drawn.
     """
     measure = next((name for each in figures for name in each.scores), "")
-    series = dict[tuple[str, str], dict[int, float]]()
+    series: dict[str, dict[str, dict[int, float]]] = {site: {} for site in sites}
     for each in figures:
         score = each.scores.get(measure)
         if score is not None and each.site in sites and each.training in methods:
-            series.setdefault((each.training, each.site), {})[each.round] = score
-    names = [name for name in methods if any(name == training for training, _ in series)]
-    pictures = []
-    for part, group in split_names(names, reference):
-        curves = {
-            site: {
-                name: Curve(tuple(sorted(scores)), tuple(scores[number] for number in sorted(scores)))
-                for name in group
-                if (scores := series.get((name, site)))
-            }
-            for site in sites
-        }
-        shown = {site: lines for site, lines in curves.items() if lines}
-        pictures.append(draw_learning_curves(shown, value=f"validation {measure}", order=methods, part=part))
-    return pictures
+            series[each.site].setdefault(each.training, {})[each.round] = score
+    curves = {site: {name: make_curve(scores) for name, scores in lines.items()} for site, lines in series.items()}
+    return draw_curve_groups(curves, methods, reference, f"validation {measure}")

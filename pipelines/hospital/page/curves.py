@@ -14,25 +14,17 @@ from torch import Tensor
 from evaluation.agreement import Pairs, draw_agreement
 from evaluation.choice import primary_measure
 from evaluation.classes import TWO, Classes
-from evaluation.confusion import confusion_matrices
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
-from evaluation.figures import (
-    Curve,
-    draw_learning_curves,
-    draw_roc_by_class,
-    draw_roc_by_finding,
-    draw_roc_curves,
-    draw_score_dots,
-)
+from evaluation.figures import Curve, draw_score_dots
 from evaluation.findings import Findings
 from evaluation.histograms import Counts, Ints
 from evaluation.numbers import Number
-from evaluation.panels import split_names
 from evaluation.patients import draw_intensities
 from evaluation.protocols import Table
 from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow
+from evaluation.shared_figures import draw_confusions, draw_curve_groups, draw_rocs, list_shown_evidence, make_curve
 from evaluation.wording import Words
 from federation.conversation import load_newest_intact_memory
 from federation.task import STEPS
@@ -73,39 +65,33 @@ def draw_curves(
     """All curves. splits: names of the cohort's splits."""
     measure, site = primary_measure(scores.rows), hospital.name
     chosen = {decision.site: decision.method for decision in scores.decisions}
+    decided = scores.decisions or (Decision(site),)
     return (
         *([draw_score_dots(scores.rows, measure, chosen)] if measure else []),
         *_draw_agreement(hospital, scores, question, words),
-        *_draw_rocs(site, scores, question),
-        *_draw_calibrations(site, scores, question, words),
-        *_draw_losses(hospital, question),
-        *_draw_round_scores(hospital, question),
+        *draw_rocs(scores.tables, [site], _method_order(question), question.reference, scores.classes, scores.findings),
+        *_draw_calibrations(scores, decided, question, words),
+        *_draw_series(hospital, question),
         *_draw_intensities(cohort, splits),
     )
 
 
-def _draw_calibrations(site: str, scores: PageScores, question: Report, words: Words) -> list[Picture]:
+def _draw_calibrations(
+    scores: PageScores, decided: Sequence[Decision], question: Report, words: Words
+) -> list[Picture]:
     """Calibration of this hospital's recommended model and of the reference, of more than two classes by class; and
     then their confusion matrices.
     """
-    order, names = _method_order(question), scores.classes.several
-    if scores.findings:
-        several = _select_findings(site, scores, question.reference)
-        panels = {
-            finding: {method: evidence.each[k].scores[:, 0] for method, evidence in several.items()}
-            for k, finding in enumerate(scores.findings)
-        }
-        return [calibration_curves(panels, order=order, examples=words.examples)] if several else []
-    chosen = _select_counts(site, scores, question.reference)
-    shown: dict[str, dict[str, Ints]] = {name: {} for name in scores.classes.scored_parts or (site,)}
-    for method, counts in chosen.items():
-        for row, panel in enumerate(shown):
-            shown[panel][method] = counts.scores[:, row]
-    if not chosen:
-        return []
-    matrices = {site: {method: counts.confusion[0] for method, counts in chosen.items()}}
-    drawn = confusion_matrices(matrices, names, examples=words.examples) if names else []
-    return [calibration_curves(shown, order=order, examples=words.examples), *drawn]
+    shown: dict[str, dict[str, Ints]] = {}
+    for _, method, several in list_shown_evidence(scores.tables, decided, question.reference, Findings):
+        for name, counts in zip(scores.findings, several.each, strict=True):
+            shown.setdefault(name, {})[method] = counts.scores[:, 0]
+    for site, method, counts in list_shown_evidence(scores.tables, decided, question.reference, Counts):
+        for row, name in enumerate(scores.classes.scored_parts or (site,)):
+            shown.setdefault(name, {})[method] = counts.scores[:, row]
+    drawn = draw_confusions(scores.tables, decided, question.reference, scores.classes, words.examples)
+    order = _method_order(question)
+    return [calibration_curves(shown, order=order, examples=words.examples), *drawn] if shown else []
 
 
 def _draw_agreement(hospital: Hospital, scores: PageScores, question: Report, words: Words) -> list[Picture]:
@@ -124,88 +110,26 @@ def _draw_agreement(hospital: Hospital, scores: PageScores, question: Report, wo
     return [draw_agreement(shown, scores.number, order=order, examples=words.examples)] if shown else []
 
 
-def _select_counts(site: str, scores: PageScores, reference: str | None) -> dict[str, Counts]:
-    """Counts of this hospital's recommended model and of the reference."""
-    chosen: dict[str, Counts] = {}
-    for decision in scores.decisions or (Decision(site),):
-        for method in dict.fromkeys(name for name in (reference, decision.method) if name and name in scores.tables):
-            counts = scores.tables[method][site, site]
-            if isinstance(counts, Counts):
-                chosen[method] = counts
-    return chosen
-
-
-def _select_findings(site: str, scores: PageScores, reference: str | None) -> dict[str, Findings]:
-    """Counts of findings of this hospital's recommended model and of the reference."""
-    names = [name for decision in scores.decisions or (Decision(site),) for name in (reference, decision.method)]
-    chosen: dict[str, Findings] = {}
-    for method in dict.fromkeys(name for name in names if name and name in scores.tables):
-        evidence = scores.tables[method][site, site]
-        if isinstance(evidence, Findings):
-            chosen[method] = evidence
-    return chosen
-
-
-def _draw_rocs(site: str, scores: PageScores, question: Report) -> list[Picture]:
-    """ROC curves of each method here, of more than two classes by class, or by cut; of several findings by finding."""
-    home_counts = {method: table[site, site] for method, table in scores.tables.items()}
-    order, names = _method_order(question), scores.classes.scored_parts
-    if scores.findings:
-        several = {method: evidence for method, evidence in home_counts.items() if isinstance(evidence, Findings)}
-        of_findings = split_names([name for name in order if name in several], question.reference or "")
-        return [
-            draw_roc_by_finding({name: several[name] for name in group}, scores.findings, order=order, part=part)
-            for part, group in of_findings
-        ]
-    lines = {method: counts for method, counts in home_counts.items() if isinstance(counts, Counts)}
-    groups = split_names([name for name in order if name in lines], question.reference or "")
-    if names:
-        shown = ((part, {name: lines[name] for name in group}) for part, group in groups)
-        return [draw_roc_by_class(counts, names, order=order, part=part) for part, counts in shown]
-    return [
-        draw_roc_curves({site: {name: lines[name].scores[0, 0] for name in group}}, order=order, part=part)
-        for part, group in groups
-    ]
-
-
 def _method_order(question: Report) -> list[str]:
     """All methods of the run, so that their colours match the coordinator's page; and an external site's lines."""
     lines = question.lines if isinstance(question, OutsideReport) else []
     return [*(method["label"] for method in question.methods), *(line["label"] for line in lines)]
 
 
-def _draw_losses(hospital: Hospital, question: Report) -> list[Picture]:
-    """This hospital's validation losses by round, from its memory."""
-    curves: dict[str, Curve] = {}
+def _draw_series(hospital: Hospital, question: Report) -> list[Picture]:
+    """This hospital's validation losses by round, and the scores of runs that ask for them, from its memory."""
+    losses, scores, measure = dict[str, Curve](), dict[str, Curve](), ""
     for method in question.methods:
-        finite = losses_of(load_newest_intact_memory(hospital.conversation(method["train_run"])).facts)
-        if finite:
-            curves[method["label"]] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
-    return [
-        draw_learning_curves(
-            {hospital.name: {name: curves[name] for name in names}}, order=_method_order(question), part=part
-        )
-        for part, names in split_names(list(curves), question.reference or "")
-    ]
-
-
-def _draw_round_scores(hospital: Hospital, question: Report) -> list[Picture]:
-    """This hospital's validation scores by round, of runs that ask for them, from its memory."""
-    curves, measure = dict[str, Curve](), ""
-    for method in question.methods:
-        memory = load_newest_intact_memory(hospital.conversation(method["train_run"]))
-        name, values = read_main_scores(memory.facts)
+        facts = load_newest_intact_memory(hospital.conversation(method["train_run"])).facts
+        if finite := losses_of(facts):
+            losses[method["label"]] = make_curve(finite)
+        name, values = read_main_scores(facts)
         if values:
-            measure = name
-            curves[method["label"]] = Curve(tuple(values), tuple(values.values()))
+            measure, scores[method["label"]] = name, make_curve(values)
+    order, reference = _method_order(question), question.reference
     return [
-        draw_learning_curves(
-            {hospital.name: {name: curves[name] for name in names}},
-            value=f"validation {measure}",
-            order=_method_order(question),
-            part=part,
-        )
-        for part, names in split_names(list(curves), question.reference or "")
+        *draw_curve_groups({hospital.name: losses}, order, reference),
+        *draw_curve_groups({hospital.name: scores}, order, reference, f"validation {measure}"),
     ]
 
 
