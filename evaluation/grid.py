@@ -65,9 +65,9 @@ def weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
 
 def count_decided_gains(rows: Sequence[ScoreRow], measure: str) -> dict[str, tuple[int, int, int]]:
     """Method -> number of hospitals with a gain whose interval lies above 0, below 0, and of all with a gain."""
-    told = (r for r in rows if r.protocol == PRIVATE and r.measure == measure and math.isfinite(r.gain))
+    gain_rows = (r for r in rows if r.protocol == PRIVATE and r.measure == measure and math.isfinite(r.gain))
     decided = dict[str, tuple[int, int, int]]()
-    for method, gained in group_by(told, lambda row: row.method).items():
+    for method, gained in group_by(gain_rows, lambda row: row.method).items():
         signs = [interval_sign(*row.widest_gain) for row in gained]
         decided[method] = signs.count(1), signs.count(-1), len(signs)
     return decided

@@ -80,8 +80,8 @@ def list_patient_records(left: Iterable[Left]) -> tuple[OfPatients, ...]:
     """Patients' own data that left, by request. Read from the ledgers' entries, because the settings of this run would
     not show what an earlier run released.
     """
-    told = (entry for entry in left if entry.messages and entry.records != "none")
-    by_record = group_by(told, lambda entry: (entry.request, entry.of_patients, entry.records))
+    recorded = (entry for entry in left if entry.messages and entry.records != "none")
+    by_record = group_by(recorded, lambda entry: (entry.request, entry.of_patients, entry.records))
     return tuple(OfPatients(*what, tuple({e.site: None for e in entries})) for what, entries in by_record.items())
 
 

@@ -46,7 +46,7 @@ def ask_sites(
     world: World,
     inputs: Mapping[str, Path],
     lines: Mapping[str, Compare],
-    heard: Heard,
+    compared: ComparisonReplies,
     reference: str | None,
     version: int,
     pictured: Collection[str] = (),
@@ -66,7 +66,7 @@ def ask_sites(
             compared=oracles or ABSENT,
             methods=lines[site].methods,
             variants=lines[site].variants,
-            others=heard.others.get(site, ABSENT),
+            others=compared.others.get(site, ABSENT),
             cohort=each.cohort,
             excluded=each.excluded if isinstance(each, Counted) else ABSENT,
             unmatched_exclusions=each.unmatched_exclusions if isinstance(each, Counted) else ABSENT,
@@ -155,7 +155,7 @@ def _find_scanner(config: Config, target: str | None) -> str | Absent:
     return ABSENT if scanner is None else str(scanner)
 
 
-class Heard(NamedTuple):
+class ComparisonReplies(NamedTuple):
     """What comparisons told. others: by site, sums of the gains that the others measured over their own models. scores:
     by site, the AUC of each line on validation patients.
     """
@@ -164,10 +164,10 @@ class Heard(NamedTuple):
     scores: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
-def ask_comparisons(world: World, lines: Mapping[str, Compare], version: int) -> Heard:
+def ask_comparisons(world: World, lines: Mapping[str, Compare], version: int) -> ComparisonReplies:
     """What hospitals tell of their models on validation patients; a site that does not answer is left out."""
     if not asks_comparisons(world.config):
-        return Heard()
+        return ComparisonReplies()
     named_by: Json = {"sites": {site: to_facts(question) for site, question in lines.items()}, "version": version}
     run = world.run(f"compare-{short_digest(digest_json(named_by))}")
     replies = world.ask(COMPARE, dict.fromkeys(lines, run), lines).replies
@@ -177,7 +177,7 @@ def ask_comparisons(world: World, lines: Mapping[str, Compare], version: int) ->
         site: {"hospitals": sums.hospitals, "sums": {label: (*pair,) for label, pair in sums.sums.items()}}
         for site, sums in sums_by_site.items()
     }
-    return Heard(others, {site: read_scores(lines[site], reply) for site, reply in replies.items()})
+    return ComparisonReplies(others, {site: read_scores(lines[site], reply) for site, reply in replies.items()})
 
 
 def read_decisions(
