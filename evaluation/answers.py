@@ -41,40 +41,35 @@ class Answers:
 
 def run_answers(page: RunPage) -> Answers:
     """The answers of a run, for the coordinator."""
-    use = list_choices(page)
     validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
-    lines = len({row.method for row in page.scores} & {model.method for model in page.models})
-    sure = _describe_selection(use, validated, page.optimism, lines, primary_measure(page.scores))
-    left = describe_departures(page.left, page.statements, page.words)
     worth = describe_harmonization(page.harmony, page.shares, page.spaces, page.outside, page.untreated)
-    return Answers(
-        use,
-        sure,
-        left,
-        _describe_guarantee_unit(page.statements),
-        run_notices(page),
-        worth,
-        describe_gain_over_home(page.at_home),
-    )
+    home = describe_gain_over_home(page.at_home)
+    return _answer(page, validated, page.statements, run_notices(page), worth, home)
 
 
 def site_answers(page: SitePage) -> Answers:
     """The answers of a run, for one hospital."""
-    use = list_choices(page)
-    validated = dict.fromkeys([page.site], sum(s.patients for s in page.splits if s.split == "validation"))
-    lines = len({row.method for row in page.scores} & {model.method for model in page.models})
-    sure = _describe_selection(use, validated, page.optimism, lines, primary_measure(page.scores))
+    validated = {page.site: sum(s.patients for s in page.splits if s.split == "validation")}
     statements = () if page.statement is None else (page.statement,)
     worth = describe_harmonization(page.harmony, page.shares, page.spaces)
-    return Answers(
-        use,
-        sure,
-        describe_departures(page.left, statements, page.words),
-        _describe_guarantee_unit(statements),
-        site_notices(page),
-        worth,
-        (describe_kept(page.home_floors, "this hospital"),) if page.home_floors else (),
-    )
+    home = (describe_kept(page.home_floors, "this hospital"),) if page.home_floors else ()
+    return _answer(page, validated, statements, site_notices(page), worth, home)
+
+
+def _answer(
+    page: RunPage | SitePage,
+    validated: Mapping[str, int],
+    statements: tuple[Statement, ...],
+    notices: tuple[Notice, ...],
+    worth: tuple[str, ...],
+    home: tuple[str, ...],
+) -> Answers:
+    """The answers, with what differs between both pages. validated: validation patients by hospital."""
+    use = list_choices(page)
+    lines = len({row.method for row in page.scores} & {model.method for model in page.models})
+    sure = _describe_selection(use, validated, page.optimism, lines, primary_measure(page.scores))
+    left = describe_departures(page.left, statements, page.words)
+    return Answers(use, sure, left, _describe_guarantee_unit(statements), notices, worth, home)
 
 
 def list_choices(page: RunPage | SitePage) -> tuple[Choice, ...]:

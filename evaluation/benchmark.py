@@ -37,7 +37,7 @@ from evaluation.page import (
 from evaluation.records import Command
 from evaluation.rendering import render_page
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow
-from evaluation.score_tables import score_cell
+from evaluation.score_tables import score_cell, spread_fields
 from evaluation.wording import (
     Words,
     format_count,
@@ -294,14 +294,14 @@ def _build_worst_table(page: BenchmarkPage, order: Sequence[Standing]) -> Table:
     )
     sites, grid = {site.site: site for site in page.sites}, _rows_at_sites(page)
 
-    def say_score(standing: Standing, label: str) -> Text | Cell:
+    def say_score(label: str, standing: Standing) -> Text | Cell:
         row = grid.get((label, measure, standing.site))
         return score_cell(row, page.first) if row else _describe_silence(sites[standing.site], label)
 
     target = f"{measure} ≥ {page.least:g}" if page.least is not None else ""
     fields: Fields = [
         ("hospital", lambda standing: standing.site),
-        *((number_column(label), lambda standing, label=label: say_score(standing, label)) for label in labels),
+        *spread_fields(labels, number_column, say_score),
         *([(target, lambda standing: STATUS[standing.verdict])] if target else []),
         ("patients and scanners", lambda standing: _describe_patients(page, standing, sites[standing.site])),
     ]
@@ -369,15 +369,13 @@ def _build_other_tables(page: BenchmarkPage, order: Sequence[Standing]) -> list[
             f"{label}: value and 95 % interval over patients, hospitals in the same order. Lower is better for the "
             "Brier and the ranked probability score, the error in grades and the calibration error."
         )
+
+        def say_score(measure: str, standing: Standing, label: str = label) -> Cell:
+            return score_cell(grid.get((label, measure, standing.site)), page.first, is_marked=False)
+
         fields: Fields = [
             ("hospital", lambda standing: standing.site),
-            *(
-                (
-                    number_column(m),
-                    lambda s, m=m, label=label: score_cell(grid.get((label, m, s.site)), page.first, is_marked=False),
-                )
-                for m in measures
-            ),
+            *spread_fields(measures, number_column, say_score),
         ]
         tables.append(make_table(f"Other measures of {label}", caption, order, fields, look="grid"))
     return tables

@@ -10,7 +10,7 @@ from evaluation.axes import Label, Shape
 from evaluation.drawing import COLOURS, Picture
 from evaluation.panels import DASHED, draw_level, draw_row_panels, draw_span, draw_upright
 from evaluation.rows import ScoreRow
-from evaluation.wording import format_number
+from evaluation.wording import format_estimate
 
 HIDING = "#8c8c8c"
 
@@ -70,6 +70,4 @@ def draw_forest_plot(
 
 def _format_score(row: ScoreRow | None) -> str:
     """A score with its interval; "no score" where there is no row."""
-    if row is None:
-        return "no score"
-    return f"{format_number(row.value)} ({format_number(row.low)} to {format_number(row.high)})"
+    return "no score" if row is None else format_estimate(row.value, row.low, row.high)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from evaluation.drawing import Picture
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, GapRow, ScoreRow
-from evaluation.wording import format_hundredths, format_signed
+from evaluation.wording import format_estimate, format_hundredths, format_signed
 
 COLUMNS: Mapping[str, str] = {
     "sw_before": "distance before",
@@ -152,22 +153,17 @@ def _describe_worth(shares: Sequence[GapRow]) -> Iterator[str]:
         if closed:
             yield f"{opening}. Of this gap are closed: {'; '.join(closed)}."
         else:
-            gains = "; ".join(
-                f"{row.method} {_format_gain(row.gain, row.gain_low, row.gain_high)}" for row in line_rows
-            )
+            gains = "; ".join(f"{r.method} {_format_gain(r.gain, r.gain_low, r.gain_high)}" for r in line_rows)
             yield f"{opening}; {first.why}, so no share of it can be told. Gains over {raw}: {gains}."
 
 
 def format_share(row: GapRow) -> str:
     """A share with its interval."""
-    if row.why:
-        return "not known"
-    return f"{format_hundredths(row.share)} ({format_hundredths(row.share_low)} to {format_hundredths(row.share_high)})"
+    return "not known" if row.why else format_estimate(row.share, row.share_low, row.share_high, format_hundredths)
 
 
-def _format_gain(value: float, low: float, high: float) -> str:
-    """A gain with its interval."""
-    return f"{format_signed(value)} ({format_signed(low)} to {format_signed(high)})"
+_format_gain = partial(format_estimate, write=format_signed)
+"""A gain with its interval."""
 
 
 def find_unadapted_lines(outside: Sequence[ScoreRow], untreated: str) -> dict[str, list[str]]:

@@ -5,18 +5,16 @@ Each is one text without any reference to another document. Beside a hospital's 
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
-from collections.abc import Mapping
 from typing import Any
 
 from evaluation.drawing import Picture
 from evaluation.records import RunPage, SitePage
 from evaluation.rendering import render_page
+from evaluation.rows import to_json
 from evaluation.run_page import build_run_page
 from evaluation.site_page import OutsideDetails, build_site_page
-from privacy.release.statement import Statement, to_json
+from privacy.release.statement import Statement
+from privacy.release.statement import to_json as write_statement
 
 
 def render_coordinator_page(page: RunPage) -> str:
@@ -36,22 +34,14 @@ def write_site_json(page: SitePage, details: OutsideDetails | None = None) -> st
     details of an external site. A number that is not finite is null, but an infinite ε of the privacy statement is
     "Infinity", as in every statement; a picture is its title and caption.
     """
-    content = {**_name_fields(page), **({} if details is None else {"outside": _name_fields(details)})}
-    return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+    content = {**vars(page), **({} if details is None else {"outside": details})}
+    return to_json(content, _name_fields)
 
 
 def _name_fields(value: Any) -> Any:
-    """Records as objects, whichever kind they are, and sequences as lists."""
+    """A picture without its drawing, a statement as everywhere, and the fields of a tuple by their names."""
     if isinstance(value, Picture):
         return {"title": value.title, "caption": value.caption}
     if isinstance(value, Statement):
-        return to_json(value)
-    if dataclasses.is_dataclass(value):
-        return {field.name: _name_fields(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, Mapping):
-        return {str(name): _name_fields(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_name_fields(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return write_statement(value)
+    return value._asdict() if hasattr(value, "_asdict") else value

@@ -174,9 +174,11 @@ def scores_csv(rows: Sequence[ScoreRow]) -> str:
     return csv_text(names, ([_csv_cell(getattr(row, name)) for name in names] for row in rows))
 
 
-def to_json(value: Any) -> str:
-    """Strict JSON of any nesting of dataclasses, mappings and sequences; a number that is not finite is null."""
-    return json.dumps(plain_json(value), indent=1, allow_nan=False, ensure_ascii=False)
+def to_json(value: Any, replace: Callable[[Any], Any] = lambda value: value) -> str:
+    """Strict JSON of any nesting of dataclasses, mappings and sequences; a number that is not finite is null. replace:
+    what stands in the place of a value.
+    """
+    return json.dumps(plain_json(value, replace), indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
@@ -218,12 +220,13 @@ def _restore(value: Any, hint: Any) -> Any:
 _hints_of = functools.cache(get_type_hints)
 
 
-def plain_json(value: Any) -> Any:
-    """Dataclasses as objects, tuples as lists, and null for numbers that are not finite."""
+def plain_json(value: Any, replace: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Dataclasses as objects, tuples as lists, and null for numbers that are not finite. replace: as in `to_json`."""
+    value = replace(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain_json(item) for key, item in value.items()}
+        return {str(key): plain_json(item, replace) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_json(item) for item in value]
+        return [plain_json(item, replace) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

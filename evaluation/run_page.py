@@ -41,7 +41,7 @@ from evaluation.run_scores import (
     build_scores_section,
 )
 from evaluation.run_spaces import build_spaces_section, build_synthetic_section
-from evaluation.score_tables import DASH, OUTSIDE_MARK, describe_withdrawal
+from evaluation.score_tables import DASH, OUTSIDE_MARK, describe_withdrawal, spread_fields
 from evaluation.wording import (
     format_count,
     format_duration,
@@ -278,7 +278,7 @@ def _build_site_table(page: RunPage, requests: Sequence[str], totals: Sequence[T
 
     fields: Fields = [
         ("hospital", lambda total: _name_site(page, total.site)),
-        *((number_column(name), lambda total, name=name: say_entry(total.site, name)) for name in requests),
+        *spread_fields(requests, number_column, lambda name, total: say_entry(total.site, name)),
     ]
     return make_table("What left, by hospital and request", EACH_SENT, totals, fields, is_tall=True)
 
@@ -304,10 +304,7 @@ def _build_whole_table(page: RunPage, requests: Sequence[str], totals: Sequence[
     fields: Fields = [
         ("request", str),
         (Column("what it held", look="told"), say_content),
-        *(
-            (number_column(_name_site(page, total.site)), lambda name, site=total.site: say_entry(site, name))
-            for total in totals
-        ),
+        *spread_fields((total.site for total in totals), lambda site: number_column(_name_site(page, site)), say_entry),
         ("privacy loss ε", lambda name: "; ".join(dict.fromkeys(entry.epsilon for entry in list_entries(name)))),
     ]
     return make_table("What left, by request and hospital", EACH_SENT, requests, fields)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -39,8 +38,9 @@ from evaluation.score_tables import (
     named_method,
     range_line,
     share_text,
+    spread_fields,
 )
-from evaluation.wording import format_hundredths, format_number, format_signed, format_whole
+from evaluation.wording import format_estimate, format_hundredths, format_number, format_signed, format_whole
 
 SPACES = (
     "Effect of each translation on a hospital's images, measured by the hospital, if possible on patients it was not "
@@ -179,7 +179,7 @@ def _build_space_table(harmony: Harmony, *, is_run: bool) -> Table:
         ("space", name_space),
         *([("hospital", lambda row: row.site)] if is_run else []),
         ("used", _describe_use),
-        *((number_column(head), partial(say_figure, name)) for name, head in harmony.columns.items()),
+        *spread_fields(harmony.columns, lambda name: number_column(harmony.columns[name]), say_figure),
     ]
     empty = "No translation was asked for." if is_run or not harmony.target else TARGET
     return make_table("Image spaces", SPACES, harmony.rows, fields, empty=empty)
@@ -290,8 +290,6 @@ def _panel_title(row: GapRow) -> str:
 
 def _describe_share(row: GapRow) -> str:
     """A line's share and gain in words."""
-    share = (
-        f"{format_hundredths(row.share)} ({format_hundredths(row.share_low)} to {format_hundredths(row.share_high)})"
-    )
-    gain = f"{format_signed(row.gain)} ({format_signed(row.gain_low)} to {format_signed(row.gain_high)})"
+    share = format_estimate(row.share, row.share_low, row.share_high, format_hundredths)
+    gain = format_estimate(row.gain, row.gain_low, row.gain_high, format_signed)
     return f"{row.method}: {share} of the gap between {row.untranslated} and {row.oracle}; gain {gain}"

@@ -5,8 +5,9 @@ scores rest on, and which of them are too weak to judge by.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 from evaluation.classes import KINDS, list_mean_classes
 from evaluation.grid import ColumnPatients, list_further_measures, select_whole_rows, weak_rows
@@ -40,6 +41,7 @@ from evaluation.wording import (
     format_whole,
 )
 
+Named = TypeVar("Named")
 Grid = Mapping[tuple[str, str, str], ScoreRow]
 """(measure, method, column) -> row."""
 AGREEMENT_CAPTION = compose_text(
@@ -47,6 +49,13 @@ AGREEMENT_CAPTION = compose_text(
     "standard deviations of these differences, between which about 95 % of them lie if they are normal (Bland and "
     "Altman)."
 )
+
+
+def spread_fields(
+    names: Iterable[Named], name_column: Callable[[Named], Column], say: Callable[[Named, Any], Text | Cell]
+) -> Fields:
+    """A column for each of several, with what it says of one of them and a record."""
+    return [(name_column(name), partial(say, name)) for name in names]
 
 
 def build_further_table(page: RunPage | SitePage, grid: Grid, column: str) -> list[Block]:
@@ -59,7 +68,7 @@ def build_further_table(page: RunPage | SitePage, grid: Grid, column: str) -> li
         return score_cell(grid.get((measure, method, column)), page.reference, is_marked=False)
 
     methods = dict.fromkeys(row.method for row in page.scores)
-    fields: Fields = [("method", str), *((number_column(measure), partial(say_score, measure)) for measure in measures)]
+    fields: Fields = [("method", str), *spread_fields(measures, number_column, say_score)]
     label = "At the threshold, and the probabilities themselves"
     return [make_table(label, _explain_further(measures, page.words.examples), methods, fields, method=str)]
 
@@ -124,7 +133,7 @@ def build_part_tables(
             caption += f" {SPECIFICITY[word].format(page.words.examples)}"
         fields: Fields = [
             (word, partial(name_part, kind)),
-            *((method_column(method), partial(say_score, kind, method)) for method in methods),
+            *spread_fields(methods, method_column, partial(say_score, kind)),
         ]
         tables.append(make_table(f"{kind} by {word}", caption, page.scored_parts, fields, look="grid"))
     return tables
@@ -167,8 +176,7 @@ def build_pair_folds(
     folds: list[Block] = []
     for place, (column, gains) in enumerate(columns.items()):
         name, text = column.lstrip("/"), f"{measure} at {column}: row minus column." if place else caption
-        heads = [(method_column(other), partial(say_gain, gains, other)) for other in methods]
-        fields: Fields = [("method", str), *heads]
+        fields: Fields = [("method", str), *spread_fields(methods, method_column, partial(say_gain, gains))]
         table = make_table(f"any two methods, {name}", text, methods, fields, method=str, look="grid")
         folds.append(Fold(name, [table], is_open=not place))
     return folds
@@ -209,11 +217,17 @@ def range_line(low: float, high: float) -> Span:
     return make_subline(f"{format_signed(low)} to {format_signed(high)}")
 
 
+def estimate_texts(
+    value: float, low: float, high: float, write: Callable[[float], str] = format_number, between: str = " – "
+) -> list[Text]:
+    """A value, and its interval if it has one."""
+    interval: list[Text] = [] if math.isnan(low) else [" ", make_subline(f"{write(low)}{between}{write(high)}")]
+    return [Span(write(value), "value"), *interval]
+
+
 def value_texts(row: ScoreRow) -> list[Text]:
     """A value with its intervals; for masks also how many patients have one."""
-    parts: list[Text] = [Span(format_number(row.value), "value")]
-    if not math.isnan(row.low):
-        parts += [" ", make_subline(f"{format_number(row.low)} – {format_number(row.high)}")]
+    parts = estimate_texts(row.value, row.low, row.high)
     if not math.isnan(row.trained_low):
         parts += [" ", make_subline(f"trainings {format_number(row.trained_low)} – {format_number(row.trained_high)}")]
     if row.defined is not None and row.defined < row.positive_patients:

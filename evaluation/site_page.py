@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from evaluation.adaptation import AdaptedLine
 from evaluation.answers import build_answers, build_banners, site_answers
@@ -49,12 +48,15 @@ from evaluation.score_tables import (
     build_score_notes,
     describe_adaptation,
     describe_withdrawal,
+    estimate_texts,
     named_method,
     score_cell,
+    spread_fields,
 )
 from evaluation.wording import (
     READABLE,
     format_count,
+    format_estimate,
     format_figures,
     format_moment,
     format_number,
@@ -148,6 +150,7 @@ def _build_scores_section(page: SitePage, notes: Mapping[str, str], details: Out
         row = grid.get((first, method, page.site))
         return DASH if row is None else format_whole(getattr(row, name))
 
+    leading = list_leading_measures(page.scores, page.structures, page.scored_parts)
     examples, counts = page.words.examples, {"patients": "patients"}
     if page.structures:
         counts["positives"] = "with the structure"
@@ -155,11 +158,8 @@ def _build_scores_section(page: SitePage, notes: Mapping[str, str], details: Out
         counts |= {"positives": f"positive {examples}", "negatives": f"negative {examples}"}
     fields: Fields = [
         ("line" if details else "method", lambda method: named_method(method, notes)),
-        *(
-            (number_column(measure), partial(say_score, measure))
-            for measure in list_leading_measures(page.scores, page.structures, page.scored_parts)
-        ),
-        *((number_column(title), partial(say_count, name)) for name, title in counts.items()),
+        *spread_fields(leading, number_column, say_score),
+        *spread_fields(counts, lambda name: number_column(counts[name]), say_count),
     ]
     gain = f", and gain over {page.reference} on the same patients, grey if its interval contains 0"
     caption = f"Value and 95 % interval over patients{gain if page.reference in methods else ''}."
@@ -235,13 +235,13 @@ def _describe_best(page: SitePage) -> Paragraph:
     best = select_best_rows(page.scores)
     if not best:
         return Paragraph("No line has a value, so none is the best.")
-    interval = f" ({format_number(best[0].low)} to {format_number(best[0].high)})"
+    value, low, high = best[0].value, best[0].low, best[0].high
     text = compose_text(
         "Best by {measure}: **{lines}**, {value}. Only the {labels} show this: a hospital without them must choose its "
         "line in advance, and the best of several lines looks better than it is.",
         measure=best[0].measure,
         lines=" and ".join(row.method for row in best),
-        value=format_number(best[0].value) + ("" if math.isnan(best[0].low) else interval),
+        value=format_number(value) if math.isnan(low) else format_estimate(value, low, high),
         labels="masks" if page.structures else "labels",
     )
     return Paragraph(text)
@@ -371,10 +371,7 @@ def _describe_estimate(estimate: Estimate | None) -> Text:
     """A value with its interval."""
     if estimate is None or math.isnan(estimate.value):
         return DASH
-    value = Span(format_figures(estimate.value), "value")
-    if math.isnan(estimate.low):
-        return value
-    return (value, " ", make_subline(f"{format_figures(estimate.low)} to {format_figures(estimate.high)}"))
+    return tuple(estimate_texts(estimate.value, estimate.low, estimate.high, format_figures, " to "))
 
 
 def build_withdrawn_section(page: SitePage) -> list[Section]:

@@ -29,7 +29,7 @@ from evaluation.page import (
 )
 from evaluation.rendering import render_page
 from evaluation.rows import FLOORS
-from evaluation.score_tables import DASH, NOT_ASSESSABLE, change_span
+from evaluation.score_tables import DASH, NOT_ASSESSABLE, change_span, spread_fields
 from evaluation.study import (
     ALL,
     MEAN,
@@ -172,20 +172,15 @@ def _build_overall_table(numbers: _Numbers, measure: str) -> Table:
     )
     methods = [*numbers.order, *numbers.floors]
 
-    def name_case(case: StudyCase) -> Text:
+    def name_case(case: StudyCase) -> Column:
         seeds = make_subline(format_count(len(_list_finished(case.runs)), "seed", "seeds"))
-        return (case.name, seeds, NOT_ASSESSABLE if (case.name, measure, POOLED) in numbers.weak else "")
+        weak = NOT_ASSESSABLE if (case.name, measure, POOLED) in numbers.weak else ""
+        return number_column((case.name, seeds, weak))
 
-    fields: Fields = [
-        ("method", str),
-        *(
-            (
-                number_column(name_case(case)),
-                lambda method, case=case: _seed_cell(numbers, case, method, measure, POOLED),
-            )
-            for case in page.cases
-        ),
-    ]
+    def say_score(case: StudyCase, method: str) -> Cell:
+        return _seed_cell(numbers, case, method, measure, POOLED)
+
+    fields: Fields = [("method", str), *spread_fields(page.cases, name_case, say_score)]
     look = "lead" if len(methods) <= 12 else "grid"
     return make_table(f"{measure}, overall, by case", caption, methods, fields, look=look)
 
@@ -284,11 +279,6 @@ def _describe_target(run: StudyRun) -> str:
     return f"Seed {run.seed}: {'; '.join(facts)}."
 
 
-def _column_look(case: StudyCase, columns: Sequence[str], column: str) -> str:
-    """A line before the first hospital, where columns over several hospitals stand before it."""
-    return "sep" if len(columns) > len(case.sites) and column == case.sites[0] else ""
-
-
 def _build_case_table(numbers: _Numbers, case: StudyCase, measure: str, columns: Sequence[str]) -> Table:
     """One measure of a case, by method and hospital."""
     seeds = format_count(len(_list_finished(case.runs)), "seed", "seeds")
@@ -297,24 +287,21 @@ def _build_case_table(numbers: _Numbers, case: StudyCase, measure: str, columns:
         f"the gain over {case.reference or 'no reference'}."
     )
 
-    def name_column(column: str) -> Text:
+    def name_column(column: str) -> Column:
         title: list[Text] = [TITLES.get(column, column)]
         if known := numbers.ranges.get((case.name, measure, column)):
             which = "with the structure" if numbers.page.masks else "positive"
             title.append(make_subline(f"{format_span(known.patients)} patients"))
             title.append(make_subline(f"{format_span(known.positives)} {which}"))
-        return (*title, NOT_ASSESSABLE if (case.name, measure, column) in numbers.weak else "")
+        weak = NOT_ASSESSABLE if (case.name, measure, column) in numbers.weak else ""
+        # A line before the first hospital, where columns over several hospitals stand before it.
+        look = "sep" if len(columns) > len(case.sites) and column == case.sites[0] else ""
+        return Column((*title, weak), is_number=True, look=look)
 
-    fields: Fields = [
-        ("method", str),
-        *(
-            (
-                Column(name_column(column), is_number=True, look=_column_look(case, columns, column)),
-                lambda method, column=column: _seed_cell(numbers, case, method, measure, column),
-            )
-            for column in columns
-        ),
-    ]
+    def say_score(column: str, method: str) -> Cell:
+        return _seed_cell(numbers, case, method, measure, column)
+
+    fields: Fields = [("method", str), *spread_fields(columns, name_column, say_score)]
     return make_table(f"{measure} in {case.name}", caption, [*case.methods, *numbers.floors], fields, look="grid")
 
 
@@ -323,21 +310,17 @@ def _build_worth_table(
 ) -> Table:
     """Shares of the oracle gap."""
 
-    def say_worth(line: str, column: str) -> Worth | None:
+    def find_worth(column: str, line: str) -> Worth | None:
         return numbers.worths.get((case.name, line, measure, column))
 
     def name_line(line: str) -> Text:
-        first = say_worth(line, columns[0])
+        first = find_worth(columns[0], line)
         return (line, make_subline(f"{first.untranslated} to {first.oracle}") if first else "")
 
     fields: Fields = [
         ("line", name_line),
-        *(
-            (
-                number_column(TITLES.get(column, column)),
-                lambda line, column=column: _worth_text(say_worth(line, column)),
-            )
-            for column in columns
+        *spread_fields(
+            columns, lambda column: number_column(TITLES.get(column, column)), lambda *of: _worth_text(find_worth(*of))
         ),
     ]
     label = f"What harmonization is worth in {case.name}, {measure}"
@@ -367,18 +350,13 @@ def _build_outside_tables(numbers: _Numbers, case: StudyCase) -> list[Block]:
         lines = gains.get((case.name, measure))
         if not lines:
             continue
-        fields: Fields = [
-            ("line", str),
-            *(
-                (
-                    number_column(column.replace("/", "")),
-                    lambda line, lines=lines, column=column: (
-                        _interval_text(lines[line][column]) if column in lines[line] else DASH
-                    ),
-                )
-                for column in next(iter(lines.values()))
-            ),
-        ]
+
+        def say_gain(column: str, line: str, lines: Mapping[str, Mapping[str, Spread]] = lines) -> Text:
+            return _interval_text(lines[line][column]) if column in lines[line] else DASH
+
+        columns = next(iter(lines.values()))
+        titles = spread_fields(columns, lambda column: number_column(column.replace("/", "")), say_gain)
+        fields: Fields = [("line", str), *titles]
         label = f"Hospitals outside in {case.name}, {measure}"
         blocks.append(Heading(f"{measure}: gain of hospitals outside"))
         blocks.append(make_table(label, caption, lines, fields, look="narrow"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 READABLE, LISTED = 12, 9
 """Names that are all listed; how many are where there are more."""
@@ -26,29 +27,29 @@ class Words:
     unit: str = ""
 
 
-def format_number(value: float) -> str:
-    """Three decimals, a true minus; an en dash for NaN and infinity."""
-    return f"{value:.3f}".replace("-", "−") if math.isfinite(value) else "–"
+def format_value(value: float, form: str) -> str:
+    """A number in a form of Python's, with a true minus; an en dash for NaN and infinity."""
+    return f"{value:{form}}".replace("-", "−") if math.isfinite(value) else "–"
+
+
+format_number = partial(format_value, form=".3f")
+"""Three decimals."""
+format_signed = partial(format_value, form="+.3f")
+"""Three decimals with a sign."""
+format_hundredths = partial(format_value, form=".2f")
+"""Two decimals."""
+format_figures = partial(format_value, form=".4g")
+"""Four significant figures."""
 
 
 def format_decibel(value: float) -> str:
-    """One decimal, a true minus; an en dash for NaN, "∞" where two images are equal."""
-    return f"{value:.1f}".replace("-", "−") if math.isfinite(value) else "∞" if value == math.inf else "–"
+    """One decimal; "∞" where two images are equal."""
+    return "∞" if value == math.inf else format_value(value, ".1f")
 
 
-def format_figures(value: float) -> str:
-    """Four significant figures, true minus signs; an en dash for NaN and infinity."""
-    return f"{value:.4g}".replace("-", "−") if math.isfinite(value) else "–"
-
-
-def format_signed(value: float) -> str:
-    """Three decimals with a sign, a true minus; an en dash for NaN and infinity."""
-    return f"{value:+.3f}".replace("-", "−") if math.isfinite(value) else "–"
-
-
-def format_hundredths(value: float) -> str:
-    """Two decimals, a true minus; an en dash for NaN and infinity."""
-    return f"{value:.2f}".replace("-", "−") if math.isfinite(value) else "–"
+def format_estimate(value: float, low: float, high: float, write: Callable[[float], str] = format_number) -> str:
+    """A value with its interval in brackets."""
+    return f"{write(value)} ({write(low)} to {write(high)})"
 
 
 def format_whole(value: int) -> str:
@@ -95,8 +96,8 @@ def format_span(pair: tuple[int, int]) -> str:
     return format_whole(least) if least == most else f"{format_whole(least)} – {format_whole(most)}"
 
 
-def format_list(names: Sequence[str], readable: int = READABLE) -> str:
+def format_list(names: Sequence[str]) -> str:
     """Names, separated by commas; of more than can be read the first, and how many others there are."""
-    if len(names) <= readable:
+    if len(names) <= READABLE:
         return ", ".join(names)
     return f"{', '.join(names[:LISTED])} and {format_whole(len(names) - LISTED)} others"
