@@ -74,7 +74,7 @@ def _answer(
 
 def list_choices(page: RunPage | SitePage) -> tuple[Choice, ...]:
     """The decisions of a page in words."""
-    return describe_decisions(page.decisions, page.models, page.scores, page.reference, page.words)
+    return describe_decisions(page.decisions, page.models, page.scores, page.reference, page.words, page.rivals)
 
 
 def _describe_selection(

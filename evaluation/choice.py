@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
-from evaluation.decision import By, Decision
+from evaluation.decision import By, Decision, Rival
 from evaluation.histograms import Floats
 from evaluation.metrics import AUC, CALIBRATION, SENSITIVITY, SPECIFICITY, Measure
 from evaluation.numbers import MAE
@@ -121,14 +122,21 @@ def make_decisions(
 
 
 def describe_decisions(
-    decided: Sequence[Decision], models: Sequence[Model], rows: Sequence[ScoreRow], reference: str, words: Words
+    decided: Sequence[Decision],
+    models: Sequence[Model],
+    rows: Sequence[ScoreRow],
+    reference: str,
+    words: Words,
+    rivals: Mapping[str, Rival] = MappingProxyType({}),
 ) -> tuple[Choice, ...]:
-    """Decisions in words, with the scores in the rows."""
+    """Decisions in words, with the scores in the rows. rivals: of `evaluation.rivals.find_rivals`."""
     site_scores, models_by_site = own_scores(rows), dict[str, list[Model]]()
     for model in models:
         models_by_site.setdefault(model.site, []).append(model)
     return tuple(
-        _describe_decision(decision, models_by_site.get(decision.site, []), site_scores, reference, words)
+        _describe_decision(
+            decision, models_by_site.get(decision.site, []), site_scores, reference, words, rivals.get(decision.site)
+        )
         for decision in decided
     )
 
@@ -242,9 +250,14 @@ def describe_guessing(row: ScoreRow, site_scores: OwnScores) -> str:
 
 
 def _describe_decision(
-    decision: Decision, models: Sequence[Model], site_scores: OwnScores, reference: str, words: Words
+    decision: Decision,
+    models: Sequence[Model],
+    site_scores: OwnScores,
+    reference: str,
+    words: Words,
+    rival: Rival | None,
 ) -> Choice:
-    """A decision in words, with the scores of its hospital."""
+    """A decision in words, with the scores of its hospital. rival: a model that does better on its test patients."""
     scored = site_scores.at(decision.site, site_scores.measure)
     finished_rows = {
         method: row for method, row in scored.items() if method not in {m.method for m in models if m.ended}
@@ -282,8 +295,22 @@ def _describe_decision(
         )
         return Choice(decision.site, "", "", "", score, (before, *texts), other, False)
     file = next((model.file for model in models if model.method == decision.method), "")
-    standing = () if score is None else tuple(_describe_standing(score, words))
-    return Choice(decision.site, decision.method, file, decision.by, score, tuple(texts), other, standing=standing)
+    standing = [] if score is None else _describe_standing(score, words)
+    standing += [] if rival is None else [_describe_rival(rival, site_scores.measure)]
+    texts += standing[-1:] if rival else []
+    return Choice(
+        *(decision.site, decision.method, file, decision.by, score, tuple(texts), other), standing=tuple(standing)
+    )
+
+
+def _describe_rival(rival: Rival, measure: str) -> str:
+    """That the test patients show another model to be better, and why that does not change the decision."""
+    models = "" if rival.of == 1 else f", of {rival.of} models compared with it at once"
+    return (
+        f"On the same test patients {rival.method} is better by {format_number(rival.gain)} in {measure} (95 % "
+        f"interval {format_number(rival.low)} to {format_number(rival.high)}{models}). Test patients have no part in "
+        "the choice, so it stands; compare both on new patients."
+    )
 
 
 def _describe_missing_choice(decision: Decision, models: Sequence[Model], gone: str, reason: str) -> str:

@@ -34,6 +34,19 @@ class Decision:
     final: bool = True
 
 
+@dataclass(frozen=True)
+class Rival:
+    """A model that test patients show to be better than the one that a hospital should use. gain: in the measure, with
+    its interval, positive if it is better. of: how many models were compared at once.
+    """
+
+    method: str
+    gain: float
+    low: float
+    high: float
+    of: int
+
+
 _DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
 
 

@@ -13,7 +13,7 @@ from evaluation.at_home import AtHome
 from evaluation.attacks import InversionRow, MembershipRow
 from evaluation.cases import Cases
 from evaluation.classes import Classes
-from evaluation.decision import Decision
+from evaluation.decision import Decision, Rival
 from evaluation.drawing import Picture
 from evaluation.findings import Several
 from evaluation.harmony import Harmony
@@ -166,7 +166,7 @@ class RunPage:
     any were asked for. others: code from outside this package. at_home: what federated lines gain over the best that
     hospitals keep to themselves. outliers: of single hospitals in training. merging: how replies were merged, and
     whether single ones can be judged, in words. number: what is predicted, if that is a number. pairs: any two
-    methods compared.
+    methods compared. rivals: by hospital the model that is shown to be better than the one it should use.
     """
 
     title: str
@@ -211,6 +211,7 @@ class RunPage:
     ordered: bool = False
     findings: Several = Several()
     pairs: tuple[PairRow, ...] = ()
+    rivals: Mapping[str, Rival] = dataclasses.field(default_factory=dict)
 
     @property
     def bands(self: RunPage | SitePage) -> tuple[str, ...]:
@@ -256,8 +257,8 @@ class SitePage:
     coordinator's page. released: which counts the coordinator receives instead of those on the page. noised: whether
     the coordinator receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without
     pictures. models, optimism, spaces, decisions, classes, ordered, shares: as in `RunPage`, of this hospital. at_home:
-    lines that no other hospital had a part in; home_floors: those of them of which nothing was told. number: as in
-    `RunPage`. sizes: of masks. cases: on whom its model is wrong most; None = that is not known.
+    lines that no other hospital had a part in; home_floors: those of them of which nothing was told. number,
+    rivals: as in `RunPage`. sizes: of masks. cases: on whom its model is wrong most; None = that is not known.
     """
 
     title: str
@@ -299,6 +300,7 @@ class SitePage:
     findings: Several = Several()
     sizes: SizeSection = SizeSection()
     cases: Cases | None = None
+    rivals: Mapping[str, Rival] = dataclasses.field(default_factory=dict)
 
     bands, counted_by = RunPage.bands, RunPage.counted_by
     scored_parts, part_word = RunPage.scored_parts, RunPage.part_word

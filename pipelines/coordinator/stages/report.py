@@ -26,6 +26,7 @@ from evaluation.overlap import Overlaps, list_measures
 from evaluation.protocols import Table
 from evaluation.records import Command, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState
 from evaluation.report import render_coordinator_page
+from evaluation.rivals import find_rivals
 from evaluation.rows import ScoreRow, scores_csv
 from evaluation.scoring import gain_rows, label_measures, outside_rows, pair_rows, score_rows
 from evaluation.wording import READABLE, Words, format_count, format_moment
@@ -86,7 +87,7 @@ from privacy.message import Json, as_list, as_mapping
 from privacy.release.statement import Statement, from_json
 from privacy.release.statement_markdown import render_markdown
 
-VERSION = 29
+VERSION = 30
 
 
 def settings(world: World) -> Json:
@@ -151,6 +152,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         optimism=compute_optimism(tables, sorted(cohorts), primary),
         spaces=spaces_by_label(world, trained),
         decisions=use,
+        rivals=find_rivals(tables, use, usable, primary),
         classes=() if structures or findings.names else classes.several,
         shares=shares,
         untreated=untouched or "",

@@ -27,6 +27,7 @@ from evaluation.patients import compute_characteristics, draw_features_by_class
 from evaluation.protocols import Evidence, Table
 from evaluation.records import Command, Model, Quarantined, SitePage, SplitCount, Withdrawn
 from evaluation.report import render_site_page, write_site_json
+from evaluation.rivals import find_rivals
 from evaluation.rows import MEAN_MASK, MEDIAN
 from evaluation.scoring import label_measures, score_rows
 from evaluation.site_page import OutsideDetails, select_best_rows
@@ -209,6 +210,7 @@ def _build_page(
         models=models,
         optimism=compute_optimism(tables, [hospital.name], select_primary(scored)),
         decisions=decided,
+        rivals=find_rivals(tables, decided, models, select_primary(scored)),
         spaces={line["label"]: line["space"] for line in (*methods, *variants) if "space" in line},
         classes=() if structures or number or findings.names else classes.several,
         shares=compute_gap_shares(value_or_none(question.compared) or [], tables, select_primary(scored)),
