@@ -1,13 +1,13 @@
-"""The test patients on whom a hospital's model is wrong, or right and unsure, for the hospital's own page: a person
-looks at them, and may mark them, see `pipelines/reviews`.
+"""The test patients on whom a hospital's model misses something, gives a false alarm, takes a class for another, or is
+right and unsure, for the hospital's own page: a person looks at them, and may mark them, see `pipelines/reviews`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from evaluation.drawing import Picture
@@ -32,6 +32,9 @@ MOST_CASES = 20
 """Patients on a page on whom the model is wrong; of numbers and masks, which are neither right nor wrong, of all."""
 MOST_UNSURE = 10
 """Patients on a page on whom it is right, but unsure."""
+MISSED, ALARM, OTHER_CLASS = "Missed", "False alarms", "Taken for another class"
+MIXED, UNSURE = "Missed findings and false alarms", "Right, but unsure"
+"""Headings below which cases stand."""
 
 ORDER = " This order is by the reference standard, which may be wrong itself."
 
@@ -48,7 +51,8 @@ class Case:
     """A patient. code: the pseudonym. label: the given one, in words, as what is predicted. views: of the patient's
     examples in their order, or of slices of a volume; empty = there are no images. worst: the place of the one that
     label and prediction are of. examples: the number of all. called: what they are, in the plural. facts: of a line of
-    a table, its values in words. is_wrong: None = the answer is neither right nor wrong.
+    a table, its values in words. group: the heading below which it stands, outcome: what its answer is, as "Missed";
+    both empty = the answer is neither right nor wrong.
     """
 
     code: str
@@ -59,7 +63,8 @@ class Case:
     examples: int = 0
     called: str = "images"
     facts: str = ""
-    is_wrong: bool | None = None
+    group: str = ""
+    outcome: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,8 @@ class Cases:
 
     run: whose models these are. method: the model. order: by what they are ordered, in words. patients: that were
     tested. shown: the cases. keys: what outlines and colours mean; None = there are no images. command: with which they
-    are marked. wrong, unsure: numbers of patients, shown or not; None = answers are neither right nor wrong. sure: the
-    probability from which on an answer is not unsure. example: what an image is called.
+    are marked. counts: by heading, in order, the number of patients, shown or not; none = answers are neither right nor
+    wrong. sure: the probability from which on an answer is not unsure. example: what an image is called.
     """
 
     run: str
@@ -79,8 +84,7 @@ class Cases:
     shown: Sequence[Case]
     keys: Picture | None = None
     command: str = ""
-    wrong: int | None = None
-    unsure: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
     sure: float = 1.0
     example: str = "image"
 
@@ -91,17 +95,14 @@ class Cases:
         return hashlib.sha256(json.dumps([self.run, self.method, shown]).encode()).hexdigest()
 
     @property
-    def groups(self) -> list[tuple[str, str, list[Case]]]:
-        """(name, heading, cases) in order; one without a heading, where answers are neither right nor wrong."""
-        if self.wrong is None:
-            return [("all", "", [*self.shown])] if self.shown else []
-        wrong, unsure = ([case for case in self.shown if case.is_wrong is which] for which in (True, False))
-        named = [("wrong", "Wrong", wrong), ("unsure", "Right, but unsure", unsure)]
-        return [(name, heading, cases) for name, heading, cases in named if cases]
+    def groups(self) -> list[tuple[str, list[Case]]]:
+        """(heading, cases) in order; one without a heading, where answers are neither right nor wrong."""
+        named = [(heading, [case for case in self.shown if case.group == heading]) for heading in self.counts or ("",)]
+        return [(heading, cases) for heading, cases in named if cases]
 
 
 def build_cases_section(cases: Cases | None) -> list[Section]:
-    """The patients on whom a model is wrong, or right and unsure; nothing where these are not known."""
+    """The cases, a group below each heading; nothing where these are not known."""
     if cases is None:
         return []
     blocks: list[Block] = [Paragraph(_describe_cases(cases))]
@@ -115,12 +116,12 @@ def build_cases_section(cases: Cases | None) -> list[Section]:
     if cases.shown and cases.keys:
         blocks += [Drawing(replace(cases.keys, caption="")), Paragraph(cases.keys.caption, "note")]
     if len(cases.groups) > 1:
-        options = [(name, f"{heading.lower()}: {len(shown)}") for name, heading, shown in cases.groups]
+        options = [(f"g{n}", f"{heading.lower()}: {len(shown)}") for n, (heading, shown) in enumerate(cases.groups)]
         blocks.append(Options("Cases shown", "cases-shown", [("all", f"all {len(cases.shown)}"), *options]))
     number = 0
-    for name, heading, shown in cases.groups:
+    for place_of_group, (heading, shown) in enumerate(cases.groups):
         articles = [_build_case(case, number + place, 4 if heading else 3) for place, case in enumerate(shown, 1)]
-        blocks.append(Group([*([Heading(heading)] if heading else []), *articles], f"group {name}"))
+        blocks.append(Group([*([Heading(heading)] if heading else []), *articles], f"group g{place_of_group}"))
         number += len(shown)
     return [Section("Cases to look at", blocks, "cases", "Cases")]
 
@@ -128,30 +129,29 @@ def build_cases_section(cases: Cases | None) -> list[Section]:
 def _describe_cases(cases: Cases) -> Text:
     """How many there are, and which of them are shown."""
     method, patients = Span(cases.method, "strong"), format_count(cases.patients, "test patient", "test patients")
-    if cases.wrong is None:
+    if not cases.counts:
         shown = format_count(len(cases.shown), "test patient", "test patients")
         start = f"{shown} of {format_whole(cases.patients)} on whom "
         limit = " is farthest off, the worst first: {order}. No limit says from where on that is wrong."
         return (start, method, limit.format(order=cases.order), ORDER)
+    counts = ", ".join(f"{heading.lower()} {format_whole(count)}" for heading, count in cases.counts.items())
     text = (
-        f" is wrong on {format_whole(cases.wrong)} of {patients}, in at least one {cases.example} of each, and right "
-        f"but unsure on {format_whole(cases.unsure)}: it gives the class of the reference standard a probability below "
-        f"{format_hundredths(cases.sure)}."
+        f" on {patients}, by the worst {cases.example} of each: {counts}. *Unsure*: it gives what the reference "
+        f"standard says a probability below {format_hundredths(cases.sure)}."
     )
-    if cases.wrong + cases.unsure < cases.patients:
+    if (total := sum(cases.counts.values())) < cases.patients:
         text += " On the others it is right and sure."
-    if cases.groups:
-        counts = [f"{len(shown)} on whom it is {name}" for name, _, shown in cases.groups]
-        text += f" Shown: {', and '.join(counts)}, the worst first: {cases.order}.{ORDER}"
-    return (method, text)
+    if cases.shown:
+        share = "all" if len(cases.shown) == total else format_whole(len(cases.shown))
+        text += f" Shown are {share} of these, in each group the worst first: {cases.order}.{ORDER}"
+    return (method, compose_text(text))
 
 
 def _build_case(case: Case, number: int, level: int) -> MarkedCase:
     """A patient. level: of the heading."""
-    start = "" if case.is_wrong is None else "Wrong. " if case.is_wrong else "Right, but unsure. "
     text = compose_text(
         "{start}Reference standard: **{label}** · model: **{predicted}**",
-        start=start,
+        start=(Span(case.outcome, "strong"), ". ") if case.outcome else "",
         label=case.label,
         predicted=case.predicted,
     )

@@ -46,11 +46,11 @@ def find_rivals(
     return rivals
 
 
-def _compare_at_once(copies: Mapping[str, Floats], own: str) -> Rival | None:
-    """The best rival of a model. copies: (1 + B,) of each, the sample first."""
-    if own not in copies:
+def _compare_at_once(copies: Mapping[str, Floats], used: str) -> Rival | None:
+    """The best rival of the model that is used. copies: (1 + B,) of each, the sample first."""
+    if used not in copies:
         return None
-    gains = {m: c - copies[own] for m, c in copies.items() if m != own and len(c) == len(copies[own])}
+    gains = {m: c - copies[used] for m, c in copies.items() if m != used and len(c) == len(copies[used])}
     spreads = {m: float(np.nanstd(g[1:])) for m, g in gains.items() if math.isfinite(g[0])}
     names = [method for method, spread in spreads.items() if spread > 0]
     if not names:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from browsing import needs_browser, open_browser, open_page
-from evaluation.cases import Case, Cases, View
+from evaluation.cases import ALARM, MISSED, UNSURE, Case, Cases, View
 from evaluation.pictures import contact_sheet
 from evaluation.records import SitePage, SplitCount
 from evaluation.report import render_site_page
@@ -21,7 +21,7 @@ from evaluation.wording import Words
 pytestmark = needs_browser
 
 
-ANSWERS = [True] * 3 + [False] * 2
+ANSWERS = [MISSED] * 2 + [ALARM] + [UNSURE] * 2
 SLICES, WORST = 5, 3
 SHOWN = """return [...document.querySelectorAll("article.case")].map((case_) =>
   case_.checkVisibility() ? [...case_.querySelectorAll("[data-slice]")].filter((view) => view.checkVisibility())
@@ -35,16 +35,16 @@ def make_views(number: int, start: int) -> list[View]:
     return [View(f"slice {start + place}", picture) for place, picture in enumerate(pictures)]
 
 
-def make_page(is_wrong: list[bool | None], start: int = 10) -> str:
+def make_page(groups: list[str], start: int = 10) -> str:
     cases = []
-    for number, wrong in enumerate(is_wrong):
+    for number, group in enumerate(groups):
         views = make_views(number, start)
         worst = min(WORST, len(views) - 1)
         cases.append(
-            Case(f"patient{number}", "given", "answered", views, worst, len(views) + 7, "slices", is_wrong=wrong)
+            Case(f"patient{number}", "given", "answered", views, worst, len(views) + 7, "slices", "", group, group)
         )
-    count = None if None in is_wrong else 3
-    shown = Cases("r", "m", "by it", 9, cases, None, "review", count, 2, 0.75, "slice")
+    counts = {} if "" in groups else {MISSED: 4, ALARM: 1, UNSURE: 2}
+    shown = Cases("r", "m", "by it", 9, cases, None, "review", counts, 0.75, "slice")
     split = (SplitCount("test", 9, 9, 3),)
     return render_site_page(
         SitePage("t", "west", "r", "2026-11-29", True, "", split, (), (), (), words=Words(), cases=shown)
@@ -86,31 +86,36 @@ def test_each_case_shows_its_worst_slice_and_keys_lead_through_them_in_their_ord
 
 def test_the_number_of_a_slice_is_said_once_where_all_slices_are_there(browser, tmp_path):
     path = tmp_path / "report.html"
-    path.write_text(make_page([True], start=1), encoding="utf-8")
+    path.write_text(make_page([MISSED], start=1), encoding="utf-8")
     open_page(browser, path.as_uri())
     slider = browser.find_element("css selector", "article.case [type=range]")
     assert slider.get_attribute("aria-valuetext") == f"slice {1 + WORST} of {SLICES}, the worst"
 
 
-def test_wrong_cases_and_unsure_ones_are_shown_apart_by_keyboard(page):
+def test_missed_cases_false_alarms_and_unsure_ones_are_shown_apart_by_keyboard(page):
     from selenium.webdriver.common.keys import Keys
 
     def is_shown() -> list[bool]:
         return [views is not None for views in page.execute_script(SHOWN)]
 
     assert is_shown() == [True] * 5
-    assert [h.text for h in page.find_elements("css selector", ".group > h3")] == ["Wrong", "Right, but unsure"]
+    assert [h.text for h in page.find_elements("css selector", ".group > h3")] == [MISSED, ALARM, UNSURE]
     page.execute_script("arguments[0].focus()", page.find_element("css selector", ".pick [value=all]"))
-    for wanted in ([*ANSWERS], [not wrong for wrong in ANSWERS], [True] * 5):
+    for wanted in (*([group == only for group in ANSWERS] for only in (MISSED, ALARM, UNSURE)), [True] * 5):
         page.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
         assert is_shown() == wanted
     words = page.find_element("css selector", ".pick").text.split("\n")
-    assert [" ".join(words).count(text) for text in ("all 5", "wrong: 3", "right, but unsure: 2")] == [1, 1, 1]
+    assert [
+        " ".join(words).count(text) for text in ("all 5", "missed: 2", "false alarms: 1", "right, but unsure: 2")
+    ] == [1] * 4
+    said = page.find_element("css selector", "section[aria-labelledby=cases]").text
+    assert "missed 4, false alarms 1, right, but unsure 2" in said and "Shown are 5 of these" in said
+    assert "wrong" not in said.replace("which may be wrong itself", "").lower()
 
 
 def test_where_nothing_is_right_or_wrong_there_is_one_list_and_no_choice(browser, tmp_path):
     path = tmp_path / "report.html"
-    path.write_text(make_page([None] * 3), encoding="utf-8")
+    path.write_text(make_page([""] * 3), encoding="utf-8")
     open_page(browser, path.as_uri())
     assert [views is not None for views in browser.execute_script(SHOWN)] == [True] * 3
     assert not browser.find_elements("css selector", ".pick, .group > h3")
@@ -141,7 +146,7 @@ def test_a_print_has_of_each_case_the_slice_that_is_shown(page):
     slider = page.find_element("css selector", "article.case [type=range]")
     page.execute_script("arguments[0].focus()", slider)
     page.switch_to.active_element.send_keys(Keys.HOME)
-    page.execute_script("document.querySelector('.pick [value=unsure]').checked = true")
+    page.execute_script("document.querySelector('.pick [value=g2]').checked = true")
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         assert page.execute_script(SHOWN) == [["slice 10"], *[["slice 13"]] * 3, ["slice 10"]], "all cases"

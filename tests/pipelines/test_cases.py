@@ -113,7 +113,7 @@ def cohort_of(**recipe: object) -> Cohort:
     lambda each: any(state != UNKNOWN for state, _ in each)))  # fmt: skip
 def test_of_findings_only_the_known_ones_count(each):
     states, p = torch.tensor([[state for state, _ in each]]), torch.tensor([[p for _, p in each]], dtype=torch.float64)
-    errors, wrong, _, say = _measure_errors(cohort_of(findings=list(NAMES)), encode_findings(states), p)
+    errors, wrong, _, say, _, judge = _measure_errors(cohort_of(findings=list(NAMES)), encode_findings(states), p)
     off = {
         name: abs(value - (state == 1)) for name, (state, value) in zip(NAMES, each, strict=True) if state != UNKNOWN
     }
@@ -121,6 +121,25 @@ def test_of_findings_only_the_known_ones_count(each):
     assert wrong is not None and bool(wrong[0]) == any(value > 0.5 for value in off.values())
     names = [part.rsplit(" ", 1)[0] for part in say(0).split(", ")]
     assert sorted(names) == sorted(off) and [off[name] for name in names] == sorted(off.values(), reverse=True)
+    _, outcome = judge(0)
+    missed = [name for name, (state, value) in zip(NAMES, each, strict=True) if state == 1 and value < 0.5]
+    alarms = [name for name, (state, value) in zip(NAMES, each, strict=True) if state == 0 and value > 0.5]
+    said = {"Missed": missed, "False alarm": alarms}
+    assert outcome == ". ".join(f"{word}: {', '.join(which)}" for word, which in said.items() if which)
+
+
+@given(st.integers(0, 3), st.lists(st.floats(0.01, 1), min_size=4, max_size=4, unique=True), st.booleans())
+def test_a_wrong_class_is_named_as_the_field_names_it(true, chances, has_two):
+    """Of two classes the second is the positive one: what it is not found in is missed."""
+    names = ["benign", "cyst", "melanoma", "nevus"][: 2 if has_two else 4]
+    true, p = true % len(names), torch.tensor([chances[: len(names)]], dtype=torch.float64)
+    answers = _measure_errors(cohort_of(labels=names), torch.tensor([true]), p / p.sum())
+    group, outcome = answers.judge(0)
+    top = chances.index(max(chances[: len(names)]))
+    assert answers.wrong is not None and bool(answers.wrong[0]) == (top != true) and group in answers.groups
+    if top != true:
+        two = "Missed" if true else "False alarm"
+        assert outcome == (two if has_two else f"Taken for {names[top]}")
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 30), st.floats(0, 1), st.booleans()), min_size=1, max_size=120)

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.cases import Case, Cases, build_cases_section
+from evaluation.cases import MISSED, UNSURE, Case, Cases, build_cases_section
 from evaluation.page import Page
 from evaluation.rendering import read_script, render_page, write_digest
 from pipelines.review import main
@@ -292,7 +292,7 @@ def test_a_hostile_case_is_text_on_the_page_and_read_back_as_it_was():
 
 @pytest.mark.parametrize(("patients", "has_others"), [(3, False), (4, True)])
 def test_right_and_sure_is_said_of_others_where_there_are_some(patients, has_others):
-    cases = Cases("run", "local", "by chance", patients, [], None, "command", 1, 2, 0.75, "slice")
+    cases = Cases("run", "local", "by chance", patients, [], None, "command", {MISSED: 1, UNSURE: 2}, 0.75, "slice")
     text = render_page(Page("t", "h", "f", build_cases_section(cases)))
     assert ("On the others it is right and sure." in text) == has_others
 

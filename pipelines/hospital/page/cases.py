@@ -1,4 +1,4 @@
-"""The test patients on whom the hospital's model is wrong, with their images, for its own page alone."""
+"""The test patients on whom the hospital's model is wrong or unsure, with their images, for its own page alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.cases import MOST_CASES, MOST_UNSURE, Case, Cases
+from evaluation.cases import ALARM, MISSED, MIXED, MOST_CASES, MOST_UNSURE, OTHER_CLASS, UNSURE, Case, Cases
 from evaluation.decision import Decision
 from evaluation.tiles import Tile
 from evaluation.wording import format_figures, format_number
@@ -54,13 +54,16 @@ class Wrong(NamedTuple):
 
 class Answers(NamedTuple):
     """A model's answers on the test rows. errors: (n,) how far each is off. wrong: (n,) bool; None = they are neither
-    right nor wrong. order: what errors are, in words. describe: an answer in words.
+    right nor wrong. order: what errors are, in words. describe: an answer in words. groups: headings of wrong answers.
+    judge: a wrong answer's heading, and what it is in words.
     """
 
     errors: Tensor
     wrong: Tensor | None
     order: str
     describe: Callable[[int], str]
+    groups: Sequence[str] = ()
+    judge: Callable[[int], tuple[str, str]] = lambda _: ("", "")
 
 
 def list_cases(
@@ -110,17 +113,31 @@ def list_cases(
             examples=chosen[number].examples,
             called=name_examples(cohort),
             facts=_describe_features(features, example.row),
-            is_wrong=example.is_wrong,
+            **dict(zip(("group", "outcome"), _judge(answers, example), strict=True)),
         )
         for number, example in enumerate(wrong)
     ]
     return Cases(
         *(run, method, answers.order, len(worst), shown, keys, describe_command(hospital)),
-        wrong=None if answers.wrong is None else sum(example.is_wrong is True for example in worst),
-        unsure=sum(_is_unsure(example) for example in worst),
+        counts=_count_groups(answers, worst),
         sure=SURE,
         example=words_of_kind(kind_of(cohort)).example,
     )
+
+
+def _judge(answers: Answers, example: Wrong) -> tuple[str, str]:
+    """The heading below which an example stands, and what its answer is; both empty if neither right nor wrong."""
+    if example.is_wrong is None:
+        return "", ""
+    return answers.judge(example.place) if example.is_wrong else (UNSURE, UNSURE)
+
+
+def _count_groups(answers: Answers, worst: Sequence[Wrong]) -> dict[str, int]:
+    """Patients by heading; right and sure ones stand below none."""
+    if answers.wrong is None:
+        return {}
+    groups = [_judge(answers, example)[0] for example in worst if example.is_wrong or _is_unsure(example)]
+    return {heading: groups.count(heading) for heading in (*answers.groups, UNSURE)}
 
 
 def list_mask_cases(
@@ -192,7 +209,8 @@ def _measure_errors(cohort: Cohort, y: Tensor, p: Tensor) -> Answers:
         off = (p - (states == YES).double()).abs().masked_fill(states == UNKNOWN, -1.0)
         errors = off.max(dim=1).values
         order = "by the probability of the known finding that is farthest off"
-        return Answers(errors, errors > 0.5, order, _say_findings(names, p, off))
+        judge = _judge_findings(names, states == YES, off > 0.5)
+        return Answers(errors, errors > 0.5, order, _say_findings(names, p, off), (MIXED,), judge)
     if (number := read_range(cohort.recipe)) is not None:
         unit = number.shown_unit
 
@@ -207,10 +225,15 @@ def _measure_errors(cohort: Cohort, y: Tensor, p: Tensor) -> Answers:
         parts = [f"{classes[k]} {format_number(float(p[place, k]))}" for k in dict.fromkeys((top, true))]
         return ", ".join(parts)
 
+    def judge_class(place: int) -> tuple[str, str]:
+        if len(classes) == 2:
+            return (MISSED, "Missed") if y[place] else (ALARM, "False alarm")
+        return OTHER_CLASS, f"Taken for {classes[int(p[place].argmax())]}"
+
     errors = 1 - p[torch.arange(len(y)), y]
-    return Answers(
-        errors, p.argmax(dim=1) != y, "by the probability that it gives the class of the reference standard", say_class
-    )
+    order = "by the probability that it gives the class of the reference standard"
+    groups = (MISSED, ALARM) if len(classes) == 2 else (OTHER_CLASS,)
+    return Answers(errors, p.argmax(dim=1) != y, order, say_class, groups, judge_class)
 
 
 def _say_findings(names: Sequence[str], p: Tensor, off: Tensor) -> Callable[[int], str]:
@@ -221,6 +244,17 @@ def _say_findings(names: Sequence[str], p: Tensor, off: Tensor) -> Callable[[int
         return ", ".join(f"{names[k]} {format_number(float(p[place, k]))}" for k in worst if off[place, k] >= 0)
 
     return say_worst
+
+
+def _judge_findings(names: Sequence[str], has: Tensor, is_wrong: Tensor) -> Callable[[int], tuple[str, str]]:
+    """A function that says which findings are missed, and of which there is a false alarm. has, is_wrong: (n, K)."""
+
+    def judge(place: int) -> tuple[str, str]:
+        kinds = {"Missed": is_wrong[place] & has[place], "False alarm": is_wrong[place] & ~has[place]}
+        named = {word: [name for name, holds in zip(names, each, strict=True) if holds] for word, each in kinds.items()}
+        return MIXED, ". ".join(f"{word}: {', '.join(each)}" for word, each in named.items() if each)
+
+    return judge
 
 
 def _find_worst(answers: Answers, test: Tensor, patients: Tensor) -> list[Wrong]:
