@@ -100,4 +100,4 @@ def adaptation_curves(
         f"True shares, which adaptation does not see: {truth}."
     )
     drawing = draw_panels(lines, draw, alt=alt, labels=("epoch", ""), looks=looks, size=SIZE)
-    return Picture(f"{label}: how adaptation went", caption, drawing)
+    return Picture(f"{label}: how adaptation went", caption, drawing, label)

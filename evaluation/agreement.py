@@ -48,7 +48,7 @@ def draw_agreement(
             x=mean, y=off, size=3, hollow=True, alpha=0.7, method=name, texts=texts, **mark_style(places[name])
         )
         lines = zip(limits[name], (DOTTED, "-", DOTTED), strict=True)
-        return Panel(shapes=[marks, *(draw_level(value, dashes) for value, dashes in lines)])
+        return Panel(shapes=[marks, *(draw_level(value, dashes) for value, dashes in lines)], method=name)
 
     caption = (
         f"One mark for each of the test {examples}: predicted minus given {number.what} against the mean of both. The "

@@ -122,13 +122,14 @@ class Colours:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """What is drawn, from the bottom, and its axes. square: both axes are as long."""
+    """What is drawn, from the bottom, and its axes. square: both axes are as long. method: that all of it is of."""
 
     shapes: Sequence[Shape | Label | Image]
     x: Axis = Axis()
     y: Axis = Axis()
     square: bool = False
     colours: Colours | None = None
+    method: str = ""
 
 
 class Frame(NamedTuple):
@@ -173,6 +174,11 @@ MARKS = {
     ),
 }
 """Corners of marks around 0, in halves of their size; none is a circle."""
+
+
+def name_method(method: str) -> str:
+    """The attribute of an element that is of one method: `templates/page.js` hides it with that method."""
+    return f' data-method="{html.escape(method, quote=True)}"' if method else ""
 
 
 def write_panel(panel: Panel, size: tuple[float, float], salt: str = "") -> str:
@@ -329,7 +335,7 @@ def _write_axis(axis: Axis, frame: Frame, *, is_x: bool) -> str:
             text = write_text(p, bottom + begin + axis.size / 2, name, size=axis.size, anchor="end", turn=-TURN)
         else:
             text = write_text(p, bottom + begin + axis.size / 2, name, size=axis.size)
-        parts.append(f'<g data-method="{html.escape(name, quote=True)}">{text}</g>' if axis.methods else text)
+        parts.append(f"<g{name_method(name)}>{text}</g>" if axis.methods else text)
     begin += _names_height(axis) if is_x else _names_width(axis)
     for place, line in enumerate(axis.label.split("\n") if axis.label else ()):
         if is_x:

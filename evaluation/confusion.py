@@ -47,15 +47,16 @@ def confusion_matrices(
     side = min(CELL * len(names), WIDTH - EDGE - label_width)
     size = (side + EDGE + label_width, side + EDGE + label_width)
 
-    def draw(_: str, counts: Ints) -> Panel:
-        return _draw_matrix(counts, names, side / len(names) >= FITS)
+    def draw(_: str, matrix: tuple[str, Ints]) -> Panel:
+        method, counts = matrix
+        return replace(_draw_matrix(counts, names, side / len(names) >= FITS), method=method)
 
     caption = (
         f"How many {examples} of each class (row) each model took for which (column); the darker, the larger the share "
         "of the row. Right answers are on the diagonal."
     )
     caption += " Counts were told with noise, and rounded." if noised else ""
-    shown_matrices = {titles[key]: matrix for key, matrix in matrices.items()}
+    shown_matrices = {titles[key]: (key[1], matrix) for key, matrix in matrices.items()}
     drawing = draw_panels(shown_matrices, draw, alt=alt, labels=("predicted", "true"), size=size)
     return [Picture("Confusion matrices", caption, drawing)]
 

@@ -62,11 +62,14 @@ STYLE = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture for a page. html: an element with an accessible name; caption: what it shows, in a sentence."""
+    """A picture for a page. html: an element with an accessible name; caption: what it shows, in a sentence. method:
+    the one that all of it is of, whose switch hides it.
+    """
 
     title: str
     caption: str
     html: str
+    method: str = ""
 
 
 def render_png(size: tuple[float, float], dpi: int, draw: Callable[[Figure], None]) -> bytes:

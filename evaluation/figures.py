@@ -294,7 +294,7 @@ def draw_note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence
     def draw(title: str, noted: tuple[str, Curve]) -> Panel:
         method, curve = noted
         line = _draw_curve(", ".join(title.split("\n")), method, curve, looks[method])
-        return Panel(shapes=[line], x=ROUNDS, y=Axis(grid=True))
+        return Panel(shapes=[line], x=ROUNDS, y=Axis(grid=True), method=method)
 
     alt = "Notes of methods by round. " + "; ".join(words) + "."
     caption = (

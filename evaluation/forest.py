@@ -64,7 +64,7 @@ def draw_forest_plot(
         "Grey, below the line: what hides the worst hospital."
     )
     caption += "" if least is None else f" Dashed: {least:g}, which every hospital should reach."
-    drawing = draw_row_panels(list(scores), row_names, draw, alt=alt, label=measure)
+    drawing = draw_row_panels(list(scores), row_names, draw, alt=alt, label=measure, has_method_panels=True)
     return Picture(f"{measure} by hospital, worst first", caption, drawing)
 
 

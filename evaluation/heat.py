@@ -38,7 +38,7 @@ def draw_cross_site(models: Sequence[str], tests: Sequence[str], values: Floats,
 
     drawing = _draw_cells(models, tests, values, (low, high), (measure, "tested on the patients of", "model of"), alt)
     caption = "The diagonal is private testing; a column shows which hospitals' models suit these patients."
-    return Picture(f"Cross-site generalization: {method}", caption, drawing)
+    return Picture(f"Cross-site generalization: {method}", caption, drawing, method)
 
 
 def draw_site_matrix(sites: Sequence[str], values: Floats, name: str, method: str) -> Picture:
@@ -55,7 +55,7 @@ def draw_site_matrix(sites: Sequence[str], values: Floats, name: str, method: st
         "How much each hospital (row) takes from each (column), as the coordinator knows it after the last round. "
         "Notes that hospitals do not send, as APPLE's relationships, are on their own pages only."
     )
-    return Picture(f"{method}: {name} between hospitals", caption, drawing)
+    return Picture(f"{method}: {name} between hospitals", caption, drawing, method)
 
 
 def draw_round_matrix(sites: Sequence[str], rounds: Sequence[int], values: Floats, name: str, method: str) -> Picture:
@@ -68,7 +68,7 @@ def draw_round_matrix(sites: Sequence[str], rounds: Sequence[int], values: Float
     columns = [str(round_) for round_ in rounds]
     drawing = _draw_cells(sites, columns, values, _colour_limits(values), (name, "round", ""), alt)
     caption = f"{name} that this hospital gives each hospital, itself among them, after each round."
-    return Picture(f"{method}: {name} by round", caption, drawing)
+    return Picture(f"{method}: {name} by round", caption, drawing, method)
 
 
 def draw_mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, spread: Floats, label: str) -> Picture:
@@ -90,7 +90,7 @@ def draw_mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, 
         f"1/{len(experts)}, the start; coefficients are between 0 and 1 and need not sum to 1. Between images "
         f"they have a standard deviation of at most {float(spread.max()):.2g}."
     )
-    return Picture(f"{label}: how models are mixed", caption, drawing)
+    return Picture(f"{label}: how models are mixed", caption, drawing, label)
 
 
 def _draw_cells(

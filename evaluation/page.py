@@ -185,12 +185,13 @@ class Code:
 
 @dataclass(frozen=True)
 class Fold:
-    """What opens at a click. is_part: whether its title is a heading."""
+    """What opens at a click. is_part: whether its title is a heading. method: that all of it is of."""
 
     title: Text
     blocks: Blocks
     is_open: bool = False
     is_part: bool = True
+    method: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from evaluation.axes import SMALL, Axis, Label, Panel, Shape, settle_axes, write_mark, write_panel
+from evaluation.axes import SMALL, Axis, Label, Panel, Shape, name_method, settle_axes, write_mark, write_panel
 from evaluation.drawing import COLOURS, DASHES, MARKERS
 
 Lines = TypeVar("Lines")
@@ -98,9 +98,9 @@ def write_panels(panels: Mapping[str, Panel], size: tuple[float, float], alt: st
     """
     drawings = (write_panel(panel, size, f"{alt}{place}") for place, panel in enumerate(panels.values()))
     cells = "".join(
-        f'<div class="panel">{f"<p>{html.escape(title)}</p>" if title else ""}<svg aria-hidden="true" {drawing}</svg>'
-        "</div>"
-        for title, drawing in zip(panels, drawings, strict=True)
+        f'<div class="panel"{name_method(panel.method)}>{f"<p>{html.escape(title)}</p>" if title else ""}'
+        f'<svg aria-hidden="true" {drawing}</svg></div>'
+        for (title, panel), drawing in zip(panels.items(), drawings, strict=True)
     )
     return f'<div class="panels" role="img" aria-label="{html.escape(alt, quote=True)}">{cells}</div>'
 
@@ -129,11 +129,12 @@ def draw_row_panels(
     alt: str,
     label: str,
     ends: Mapping[str, tuple[float, float]] | None = None,
+    has_method_panels: bool = False,
 ) -> str:
     """A panel for each group with a row for each method, the first one at the top; each has its own scale.
 
     draw: what a group shows; the row of a method is at its number. label: of x. ends: of x, by group; without them
-    those of what is drawn.
+    those of what is drawn. has_method_panels: the groups are methods, and rows are of something else.
     """
     size = row_panel_size(groups, methods)
     rows = Axis(
@@ -143,13 +144,14 @@ def draw_row_panels(
         names=methods,
         line=False,
         grid=True,
-        methods=True,
+        methods=not has_method_panels,
     )
     x = Axis(label=textwrap.fill(label, int(size[0] / CHARACTER)), most=3, grid=True, size=SMALL)
     panels = {}
     for group in groups:
         low, high = (None, None) if ends is None else ends[group]
-        panels[group] = Panel(shapes=draw(group), x=replace(x, low=low, high=high), y=rows)
+        panel = Panel(shapes=draw(group), x=replace(x, low=low, high=high), y=rows)
+        panels[group] = replace(panel, method=group) if has_method_panels else panel
     return write_panels(panels, size, alt)
 
 

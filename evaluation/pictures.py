@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from evaluation.axes import name_method
 from evaluation.drawing import Picture, png_uri
 from evaluation.tiles import (
     FOUND_COLOUR,
@@ -24,7 +25,6 @@ from evaluation.tiles import (
 )
 
 SIDE = 168  # pixels of a tile's longer side
-WIDEST = "14rem"  # of a tile in a row that has a meaning: a few large ones would fill the page
 
 
 def contact_sheet(
@@ -46,12 +46,8 @@ def contact_sheet(
     low, high = window or (_grey_window(tiles) if grey else (0.0, 1.0))
     items = "".join(_tile_item(tile, low, high) for tile in tiles)
     caption = _say_window(low, high) if grey else "" if tiles else "No images."
-    rows = (
-        f' style="grid-template-columns: repeat({columns}, minmax(4.5rem, {WIDEST})); overflow-x: auto"'
-        if columns
-        else ""
-    )
-    return Picture(title, caption, f'<ul class="sheet"{rows}>{items}</ul>{_list_keys(tiles)}')
+    rows = f' rows" data-columns="{columns}" style="--columns: {columns}' if columns else ""
+    return Picture(title, caption, f'<ul class="sheet{rows}">{items}</ul>{_list_keys(tiles)}')
 
 
 def contact_rows(rows: Sequence[Sequence[Tile]], titles: Sequence[str]) -> tuple[list[Picture], Picture]:
@@ -107,7 +103,7 @@ def _tile_item(tile: Tile, low: float, high: float) -> str:
     drawn = "".join(f'<image href="{source}" {fill}/>' for source in sources) + "".join(map(_draw_line, layers.lines))
     name, alt = html.escape(tile.caption), html.escape(_alternative_text(tile), quote=True)
     image = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{alt}">{drawn}</svg>'
-    return f"<li><figure>{image}<figcaption>{name}</figcaption></figure></li>"
+    return f"<li{name_method(tile.method)}><figure>{image}<figcaption>{name}</figcaption></figure></li>"
 
 
 def _draw_line(line: Line) -> str:

@@ -269,7 +269,11 @@ def _build_inversion_blocks(attacks: Sequence[InversionRow]) -> list[Block]:
         (number_column("better than the mean image"), lambda row: f"{row.better} of {row.images}"),
     ]
     judged = [attack for attack in attacks if attack.images]
-    return [*blocks, make_table("Inversion", INVERSION, judged, fields)] if judged else blocks
+    return (
+        [*blocks, make_table("Inversion", INVERSION, judged, fields, method=lambda row: row.method)]
+        if judged
+        else blocks
+    )
 
 
 def _name_attacks(attacks: Sequence[MembershipRow | InversionRow]) -> str:

@@ -281,7 +281,7 @@ def _build_adaptation_section(page: SitePage, details: OutsideDetails | None) ->
         (Column("why", look="told"), lambda line: line.why or "nothing was adapted"),
     ]
     pictures = [picture for line in details.lines for picture in line.pictures]
-    table = make_table(title, caption, details.lines, fields)
+    table = make_table(title, caption, details.lines, fields, method=lambda line: line.label)
     return [Section(title, [table, *pictures], "adaptation", "Adaptation")]
 
 
@@ -415,7 +415,9 @@ def build_images_section(page: SitePage, outlines: Sequence[Picture]) -> Section
 
 def _fold_pictures(pictures: Sequence[Picture], opened: int) -> Iterable[Fold]:
     """Pictures, of which one is open."""
-    return (Fold(each.title, [Drawing(each)], is_open=place == opened) for place, each in enumerate(pictures))
+    return (
+        Fold(each.title, [Drawing(each)], place == opened, method=each.method) for place, each in enumerate(pictures)
+    )
 
 
 def build_quarantine_section(page: SitePage) -> Section:

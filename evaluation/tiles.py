@@ -34,7 +34,7 @@ UNITS = 4  # of an outline's coordinates, for each pixel of the image: outlines 
 class Tile:
     """One image. image: (H, W), or (H, W, 3) in [0, 1], which no window changes. lesion, organ: (H, W), outlined
     where > 0. cam: (H, W) in [0, 1], laid over the image. given_mask, predicted_mask: (H, W) int, of which each class
-    but 0 is outlined.
+    but 0 is outlined. method: that map or mask are of; empty = none, or that of the whole sheet.
     """
 
     image: NDArray[np.generic]
@@ -44,6 +44,7 @@ class Tile:
     cam: NDArray[np.generic] | None = None
     given_mask: NDArray[np.generic] | None = None
     predicted_mask: NDArray[np.generic] | None = None
+    method: str = ""
 
 
 class Line(NamedTuple):

@@ -175,7 +175,7 @@ def _draw_panel(_: str, shown: tuple[str, Sizes], unit: str) -> Panel:
         texts = [f"{name} of {group.patients} patients: {_groups_text([group])} ({unit})" for group in groups]
         shapes.append(Shape(x=middles, y=means, size=4, linewidth=1.2, method=method, texts=texts, **look))
     axis = Axis(low=0.0, high=top)
-    return Panel(shapes=shapes, x=axis, y=axis, square=True)
+    return Panel(shapes=shapes, x=axis, y=axis, square=True, method=method)
 
 
 def _groups_text(groups: Sequence[Group]) -> str:

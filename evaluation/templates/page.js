@@ -85,10 +85,15 @@ function quote(text) {
   return /[",\t\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
+// Whether a row or a cell is shown, be its table folded or not.
+function isShown(element) {
+  return getComputedStyle(element).display !== "none";
+}
+
 // The texts of a table as it is shown, hidden rows left out.
 function listTexts(table) {
-  const rows = [...table.rows].filter((row) => !row.hidden);
-  return rows.map((row) => listCells(row).filter((cell) => !cell.hidden).map((cell) => guard(readWords(cell))));
+  const rows = [...table.rows].filter(isShown);
+  return rows.map((row) => listCells(row).filter(isShown).map((cell) => guard(readWords(cell))));
 }
 
 function writeCsv(table) {
@@ -147,7 +152,6 @@ function addTools(table, body) {
     filter.addEventListener("input", () => {
       const wanted = filter.value.toLowerCase();
       for (const row of body.rows) row.classList.toggle("unmatched", !row.textContent.toLowerCase().includes(wanted));
-      hideRows();
     });
     tools.append(filter);
   }
@@ -156,24 +160,34 @@ function addTools(table, body) {
   (table.closest(".scroll") ?? table).before(tools);
 }
 
-// A row is hidden by a filter, because its method is left out, or because runs that are shown agree on its setting.
-function hideRows() {
-  for (const row of document.querySelectorAll("tbody tr")) {
+// Hides the columns of runs that are not ticked, and settings on which all others agree.
+function hideRuns() {
+  for (const cell of document.querySelectorAll("[data-run]")) cell.classList.toggle("left-out", unticked.has(cell.dataset.run));
+  for (const row of document.querySelectorAll("tr:has([data-run])")) {
     const shown = [...row.cells].filter((cell) => cell.dataset.run && !unticked.has(cell.dataset.run));
-    const isSame = unticked.size > 0 && shown.length > 0 && new Set(shown.map((cell) => cell.textContent)).size < 2;
-    row.hidden = row.classList.contains("unmatched") || leftOut.has(row.dataset.method) || isSame;
+    const isSame = unticked.size > 0 && new Set(shown.map((cell) => cell.textContent)).size < 2;
+    row.classList.toggle("same", isSame && row.closest("thead") === null);
   }
-  for (const cell of document.querySelectorAll("[data-other]")) cell.hidden = leftOut.has(cell.dataset.other);
-  for (const cell of document.querySelectorAll("[data-run]")) cell.hidden = unticked.has(cell.dataset.run);
 }
 
-// What figures have of a method goes with its rows; its name in their keys is struck out.
-function hideMarks() {
-  for (const mark of document.querySelectorAll("svg [data-method]")) {
-    mark.classList.toggle("left-out", leftOut.has(mark.dataset.method));
+const WORDS = "h2, h3, h4, summary, caption, figcaption, .panel > p, .note, .keys, .key-list, .tools"; // beside what a box is for
+
+// What is of a method that is left out goes, and every box in which nothing but words remains. In keys its name is struck out.
+function hideMethods() {
+  const isOut = (element) => element.classList.contains("left-out");
+  for (const part of document.querySelectorAll("[data-method]")) part.classList.toggle("left-out", leftOut.has(part.dataset.method));
+  for (const entry of document.querySelectorAll("[data-key]")) entry.classList.toggle("struck", leftOut.has(entry.dataset.key));
+  for (const whole of document.querySelectorAll("main :is(svg, tbody, table, .sheet):not([data-method])")) {
+    const parts = [...whole.querySelectorAll("[data-method]")];
+    whole.classList.toggle("left-out", parts.length > 0 && parts.every(isOut));
   }
-  for (const entry of document.querySelectorAll("[data-key]")) {
-    entry.classList.toggle("struck", leftOut.has(entry.dataset.key));
+  for (const box of [...document.querySelectorAll(":is(.panel, .panels, figure, .picture, .pictures, .scroll, details, section):not([data-method])")].reverse()) {
+    const parts = [...box.children].filter((child) => !child.matches(WORDS));
+    box.classList.toggle("left-out", parts.length > 0 && parts.every(isOut)); // from the innermost one outwards
+  }
+  for (const sheet of document.querySelectorAll(".sheet.rows")) {
+    const first = [...sheet.children].slice(0, sheet.dataset.columns);
+    sheet.style.setProperty("--shown", first.filter((tile) => !isOut(tile)).length);
   }
 }
 
@@ -192,7 +206,7 @@ function addRuns() {
     const tick = Object.assign(document.createElement("input"), { type: "checkbox", checked: true });
     tick.addEventListener("change", () => {
       unticked[tick.checked ? "delete" : "add"](head.dataset.run);
-      hideRows();
+      hideRuns();
     });
     label.append(tick, head.textContent);
     box.append(label);
@@ -200,9 +214,9 @@ function addRuns() {
   heads[0].closest(".scroll").before(box);
 }
 
-// One switch for each method, for all tables that have a row of each, and for all figures.
+// One switch for each method of which something is shown.
 function addMethods() {
-  const methods = [...new Set([...document.querySelectorAll("tr[data-method]")].map((row) => row.dataset.method))];
+  const methods = [...new Set([...document.querySelectorAll("[data-method]")].map((part) => part.dataset.method))];
   const place = document.querySelector("main");
   if (methods.length < 2 || !place) return;
   const box = document.createElement("fieldset");
@@ -213,8 +227,7 @@ function addMethods() {
     const tick = Object.assign(document.createElement("input"), { type: "checkbox", checked: true, value: method });
     tick.addEventListener("change", () => {
       leftOut[tick.checked ? "delete" : "add"](method);
-      hideRows();
-      hideMarks();
+      hideMethods();
     });
     const keys = [...document.querySelectorAll("[data-key]")].filter((entry) => entry.dataset.key === method);
     for (const entry of keys) entry.addEventListener("click", () => tick.click());
@@ -223,7 +236,7 @@ function addMethods() {
     label.append(tick, ...(sample ? [sample] : []), method);
     box.append(label);
   }
-  const section = document.querySelector("tr[data-method]").closest("section");
+  const section = document.querySelector("[data-method]").closest("section");
   (section.closest(".first") ?? section).before(box);
 }
 

@@ -223,7 +223,8 @@ def _draw_sheet(label: str, stored: Message, cohort: Cohort) -> Picture:
     sheet = contact_sheet(tiles, title=title, columns=columns, window=window)
     means = "; ".join(_describe_mean(name, as_mapping(attack_facts[name])) for name in attacks)
     caption = CAPTION.format(truth="mask" if stored.facts["masks"] else "label")
-    return replace(sheet, caption=f"{caption} Means over {stored.facts['images']}: {means}. {sheet.caption}".strip())
+    text = f"{caption} Means over {stored.facts['images']}: {means}. {sheet.caption}".strip()
+    return replace(sheet, caption=text, method=label)
 
 
 def _describe_mean(name: str, means: Mapping[str, Json]) -> str:

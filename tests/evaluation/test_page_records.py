@@ -146,7 +146,7 @@ def test_a_cell_is_what_its_column_is_also_behind_a_wide_one() -> None:
     cells = [(tag, attrs) for tag, attrs in Words(page).tags if tag in ("th", "td")][len(columns) :]
     assert [tag for tag, _ in cells] == ["th", "td", "td"]
     assert cells[1][1] == {"class": "num", "colspan": "2"}
-    assert cells[2][1] == {"class": "told", "data-other": "m"}
+    assert cells[2][1] == {"class": "told", "data-method": "m"}
     assert 'data-method="m"' in page
 
 

@@ -111,7 +111,7 @@ def test_the_page_shows_both_ways_round_and_the_scores_difference():
     tables, _ = compared(1)
     text = render(tables)
     section = text[text.index('<h2 id="two">Any two methods</h2>') :].partition("</section>")[0]
-    cells = dict(re.findall(r'<td class="num[^"]*" data-other="(\w+)"><span class="\w+">([^<]+)</span>', section))
+    cells = dict(re.findall(r'<td class="num[^"]*" data-method="(\w+)"><span class="\w+">([^<]+)</span>', section))
     difference = sum(
         score_private(tables["fedavg"], AUC)[site].estimate.value
         - score_private(tables["local"], AUC)[site].estimate.value
@@ -119,7 +119,7 @@ def test_the_page_shows_both_ways_round_and_the_scores_difference():
     ) / len(SITES)
     assert math.isfinite(difference) and set(cells) == set(tables)
     row = section[section.index('<tr data-method="fedavg">') :].partition("</tr>")[0]
-    shown = dict(re.findall(r'data-other="(\w+)"><span class="\w+">([^<]+)</span>', row))
+    shown = dict(re.findall(r'data-method="(\w+)"><span class="\w+">([^<]+)</span>', row))
     assert float(shown["local"].replace("\u2212", "-")) == pytest.approx(difference, abs=6e-4)
     assert "fedavg" not in shown
     two = {name: tables[name] for name in ("local", "fedavg")}

@@ -78,7 +78,7 @@ def adapted_sheets(
             caption += (
                 f" Before: the shared model, {scores.facts['shared']}, as it came; after: by {scores.facts['way']}."
             )
-        yield replace(sheet, caption=f"{caption} {sheet.caption}".strip())
+        yield replace(sheet, caption=f"{caption} {sheet.caption}".strip(), method=label)
 
 
 def _build_tiles(

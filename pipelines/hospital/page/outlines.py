@@ -98,7 +98,7 @@ def _draw_sheet(
         "By Dice, mean over structures, the worst patients first; then, to compare, the median and the best one. Of a "
         "patient with several images those with most of the given mask."
     )
-    return replace(sheet, caption=f"{caption} {sheet.caption}".strip())
+    return replace(sheet, caption=f"{caption} {sheet.caption}".strip(), method=method["label"])
 
 
 def select_case_slice(outliner: Outliner, patient: int) -> tuple[int, int | None]:

@@ -142,7 +142,7 @@ def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[TableLine])
             for i, row in enumerate(index)
         ]
         sheet = contact_sheet(tiles, title=f"{label}: where its score is sensitive")
-        sheets.append(replace(sheet, caption=f"{mapped.said} {sheet.caption}".strip()))
+        sheets.append(replace(sheet, caption=f"{mapped.said} {sheet.caption}".strip(), method=label))
     return sheets
 
 
@@ -165,7 +165,8 @@ def _draw_findings(
     fewer = f" Drawn are the first {len(drawn)} of {len(names)} findings." if len(drawn) < len(names) else ""
     caption = "Left: the image as it was read, with what it has. Then a map for each finding, with its probability."
     said = next(iter(looks.values())).said
-    return [replace(sheet, caption=f"{caption}{fewer} {said} {sheet.caption}".strip())]
+    text = f"{caption}{fewer} {said} {sheet.caption}".strip()
+    return [replace(sheet, caption=text, method=method["label"])]
 
 
 def _side_by_side(cohort: Cohort, index: Sequence[int], drawn: Mapping[str, Look]) -> Picture:
@@ -176,7 +177,7 @@ def _side_by_side(cohort: Cohort, index: Sequence[int], drawn: Mapping[str, Look
         tiles.append(replace(build_tile(cohort, row), organ=None))
         for label, mapped in drawn.items():
             tile = build_tile(cohort, row, mapped.cams[i], "", mapped.images[i])
-            tiles.append(replace(tile, caption=f"{label}, score {mapped.scores[i]:.2f}"))
+            tiles.append(replace(tile, caption=f"{label}, score {mapped.scores[i]:.2f}", method=label))
     sheet = contact_sheet(tiles, title="The same lesions by all methods", columns=1 + len(drawn))
     caption = "Left: the image as it was read, lesion outlined. Then each method's map over the image that it saw."
     return replace(sheet, caption=f"{caption} {sheet.caption}")
