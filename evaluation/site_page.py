@@ -133,7 +133,10 @@ def _build_head(page: SitePage) -> list[Block]:
         noised=more if page.noised else "",
     )
     many = " There are many, so this page has no pictures; `pages: all` in the settings draws them for each hospital."
-    simulation = f"**Simulation.** One machine ran all hospitals, including this one.{'' if page.pictured else many}"
+    run = "; [the coordinator's page](../../report.html) is of all of them"  # where a simulation lays both
+    simulation = (
+        f"**Simulation.** One machine ran all hospitals, including this one{run}.{'' if page.pictured else many}"
+    )
     head: list[Block] = [Paragraph(stays, "banner stays")]
     return [*head, Paragraph(compose_text(simulation), "banner")] if page.simulation else head
 

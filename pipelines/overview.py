@@ -29,7 +29,7 @@ from evaluation.run_list import HospitalModel, RunLine, State, Training, flatten
 from evaluation.wording import format_duration, format_number, format_size
 from pipelines.loader.command_line import add_json_argument, command_parser
 from pipelines.runs.exits import Exit, end_process
-from pipelines.runs.holdings import PAGE, PLACES, list_runs, measure_size
+from pipelines.runs.holdings import OVERVIEW, PAGE, PLACES, list_runs, measure_size
 from pipelines.runs.listing import list_paths
 from pipelines.runs.stopping import HOLDER
 from pipelines.runs.store import ArtifactError, read_manifest
@@ -37,7 +37,7 @@ from privacy.durable import write_whole
 from privacy.message import as_mapping, glance_at_facts, whole_of
 
 PROG = "python -m pipelines.overview"
-INDEX, PROGRESS = "index.html", "progress.html"
+PROGRESS = "progress.html"
 REPORT, STATE = "report", "state"
 SILENT_S = 3600.0
 """A run of another machine that has changed nothing for so long is taken for stopped."""
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         runs = summarize_runs(folder)
         follows = options.watch if any(run.state == "at work" for run in runs) else None
         date = datetime.now(UTC).isoformat(timespec="seconds")
-        write_whole(folder / INDEX, render_run_list(runs, folder.resolve().name, date, follows).encode())
+        write_whole(folder / OVERVIEW, render_run_list(runs, folder.resolve().name, date, follows).encode())
         if follows is None:
             break
         time.sleep(follows)
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         console.print_json(json.dumps([_to_json(run) for run in runs]))
     else:
         console.print(_build_table(runs))
-        console.print(f"as a page: {folder / INDEX}")
+        console.print(f"as a page: {folder / OVERVIEW}")
     return int(Exit.OK)
 
 

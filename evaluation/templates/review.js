@@ -4,6 +4,7 @@
   const OPINIONS = ["agree", "disagree", "unsure"];
   const PAUSE_MS = 800; // after the last key of a note it is saved
   const summary = document.querySelector("#reviewed");
+  for (const link of document.querySelectorAll("a[href^='../']")) link.replaceWith(link.textContent); // it shows no other page
   let reviewer = "";
   let last = Promise.resolve(); // one after the other, so that the newest is written last
   const waiting = new Map(); // cases whose note is not saved yet -> the timer that will save it

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from rich.console import Console
 from rich.table import Table
@@ -16,7 +17,9 @@ from evaluation.answers import Answers
 from evaluation.classes import KINDS, class_measure_name
 from evaluation.grid import select_figure_sites
 from evaluation.metrics import FURTHER
+from evaluation.page import Span, join_texts
 from evaluation.records import Missing
+from evaluation.rendering import write_text
 from evaluation.rows import AT_ONE, ScoreRow
 from evaluation.wording import READABLE, format_count, format_list
 from pipelines.coordinator.artifacts import (
@@ -32,10 +35,11 @@ from pipelines.coordinator.artifacts import (
     read_scores,
 )
 from pipelines.coordinator.stages.ingest import UnusableCohort
-from pipelines.coordinator.tracking.sending import FOLDER, LAST
+from pipelines.coordinator.tracking.sending import FOLDER, LAST, MARK
 from pipelines.coordinator.world import World
 from pipelines.hospital.overview import INSIDE
 from pipelines.hospital.page.page import PAGE as SITE_PAGE
+from pipelines.runs.holdings import OVERVIEW
 from pipelines.runs.runner import Results, StageFailed
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json
@@ -119,11 +123,29 @@ def _describe_answers(answers: Answers) -> Iterator[str]:
 
 
 def publish_page(results: Results, root: Path) -> None:
-    """Copy this run's page to the top of its folder, over an earlier run's page."""
+    """Copy this run's page to the top of its folder, over an earlier run's page, with links to pages near it."""
     folder = results.artifacts.get("report")
     if folder is not None:
-        for name in (PAGE, "statement.md", STATEMENTS):
+        for name in ("statement.md", STATEMENTS):
             DiskFolder(root).write(name, (folder / name).read_bytes())
+        sites = json.loads((folder / SITES).read_text())
+        DiskFolder(root).write(PAGE, add_links((folder / PAGE).read_bytes(), root, sites))
+
+
+def add_links(page: bytes, root: Path, sites: Iterable[str]) -> bytes:
+    """The coordinator's page with links to those hospitals' pages, and to that overview of all runs, that are there.
+
+    Only the run knows where its page will lie, and what lies near it: so links are put in here, where the page comes to
+    the top of the run's folder, and each leads to a file that exists now. The page of a hospital on another machine has
+    none; the artifact below `report/`, which may be sent away and comes to lie anywhere, has no links at all. In a
+    simulation a hospital's own page leads back (`evaluation.site_page`), because the run lays both into one folder.
+    """
+    near = {f"hospital {site}": f"sites/{site}/{SITE_PAGE}" for site in sites}
+    near["all runs"] = f"../{OVERVIEW}"
+    links = [Span(name, href=quote(place)) for name, place in near.items() if (root / place).is_file()]
+    text = write_text(("Pages beside this one: ", join_texts(links), "."))
+    line = f'<p class="facts">{text}</p>\n' if links else ""
+    return page.replace(MARK.encode(), f"{line}{MARK}".encode(), 1)
 
 
 def inside_lines(world: World) -> Iterator[str]:

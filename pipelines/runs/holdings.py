@@ -32,6 +32,7 @@ Kind: TypeAlias = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAGE, CONTENT = "report.html", "report.json"
+OVERVIEW = "index.html"  # beside the folders of runs
 POOLED = "pooled"
 RUN_FOLDERS = ("sites", "federation")
 AUDIT_SUFFIXES = (".membership.json", ".inversion.safetensors")

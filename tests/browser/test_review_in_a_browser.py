@@ -74,6 +74,7 @@ def choose(browser: Any, place: int, opinion: str) -> None:
 
 def test_marks_are_chosen_saved_counted_and_there_again_after_a_reload(browser, served, hospital):
     open_page(browser, served.url.replace("127.0.0.1", "localhost"))
+    assert not browser.find_elements("css selector", "a[href^='../']"), "the server shows no other page"
     choose(browser, 0, "agree")
     choose(browser, 1, "unsure")
     note = browser.find_elements("css selector", "article.case textarea")[1]

@@ -21,7 +21,8 @@ from evaluation.run_list import (
     flatten_settings,
     render_run_list,
 )
-from pipelines.overview import INDEX, main, summarize_runs
+from pipelines.overview import main, summarize_runs
+from pipelines.runs.holdings import OVERVIEW
 from pipelines.runs.stopping import RunLock
 from pipelines_settings import BASE
 from privacy.message import from_bytes, glance_at_facts, unseal_parts
@@ -51,7 +52,7 @@ def test_a_finished_run_is_said_as_its_report_says_it(folder, capsys):
         files = [path for path in (folder / line["name"]).rglob("*") if path.is_file()]
         assert line["size"] == sum(path.stat().st_size for path in files) and line["seconds"] > 0
         assert line["settings"]["name"] == "first" and (folder / line["page"]).is_file()
-    page = (folder / INDEX).read_text()
+    page = (folder / OVERVIEW).read_text()
     assert 'href="first/report.html"' in page and "These runs have the same settings." in page
 
 
@@ -88,14 +89,14 @@ def test_a_run_at_work_shows_how_far_its_trainings_are_and_the_page_is_read_agai
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
-        assert f'<meta http-equiv="refresh" content="{seconds}">' in (folder / INDEX).read_text()
+        assert f'<meta http-equiv="refresh" content="{seconds}">' in (folder / OVERVIEW).read_text()
         if len(pauses) == 2:
             lock.__exit__(None, None, None)
 
     monkeypatch.setattr("pipelines.overview.time.sleep", pause)
     lock.__enter__()
     assert main([str(folder), "--watch", "7", "--json"]) == 0 and pauses == [7, 7]
-    page = (folder / INDEX).read_text()
+    page = (folder / OVERVIEW).read_text()
     assert "refresh" not in page.partition("<script>")[0] and "second: stopped after" in page
     path.write_bytes(path.read_bytes()[:50])  # it is being replaced, or the disk is damaged
     assert len({line.name: line for line in summarize_runs(folder)}["second"].trainings) == len(expected) - 1
@@ -154,7 +155,7 @@ def test_a_folder_that_is_none_is_a_wrong_command_line(tmp_path, capsys):
         main([str(tmp_path / "nowhere")])
     assert caught.value.code == 2 and "nowhere is no folder" in capsys.readouterr().err
     assert main([str(tmp_path)]) == 0
-    assert "No run is in this folder." in (tmp_path / INDEX).read_text()
+    assert "No run is in this folder." in (tmp_path / OVERVIEW).read_text()
 
 
 def line_of(name: str, text: str, finished: float = 1.0) -> RunLine:

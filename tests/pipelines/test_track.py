@@ -16,6 +16,7 @@ import pytest
 import yaml
 from embedded import texts_of
 
+from pipelines.coordinator.summary import add_links
 from pipelines.coordinator.tracking import mlflow as to_mlflow
 from pipelines.coordinator.tracking import sending
 from pipelines.coordinator.tracking.figures import FILES, Figures, collect_figures, select_allowed
@@ -304,7 +305,8 @@ def test_a_tool_that_is_not_installed_is_told_before_the_run(monkeypatch):
         validate_settings(read_yaml(yaml.safe_dump(settings()), environment={}), Config)
 
 
-def test_a_page_without_warnings_is_the_artifacts(done):
+def test_a_page_without_warnings_is_the_artifacts_with_links(done):
     root = done / "runs/tiny"
-    assert (root / "report.html").read_bytes() == (artifacts(root)["report"] / "report.html").read_bytes()
+    artifact = (artifacts(root)["report"] / "report.html").read_bytes()
+    assert (root / "report.html").read_bytes() == add_links(artifact, root, ["a", "b"]) != artifact
     assert sending.MARK.encode() in (root / "report.html").read_bytes()
