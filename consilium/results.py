@@ -307,8 +307,8 @@ class Results:
 
 def _format_cell(row: Score) -> str:
     """A score with its interval; * = too few test patients, - = not defined."""
-    between = "" if math.isnan(row.low) else f" [{row.low:.2f}, {row.high:.2f}]"
-    return "-" if math.isnan(row.value) else f"{row.value:.3f}{'' if row.assessable else '*'}{between}"
+    between = "" if math.isnan(row.low) else f" [{row.low:z.2f}, {row.high:z.2f}]"
+    return "-" if math.isnan(row.value) else f"{row.value:z.3f}{'' if row.assessable else '*'}{between}"
 
 
 def _describe_promise(statement: Statement) -> str:

@@ -10,6 +10,7 @@ from evaluation.drawing import Picture
 from evaluation.histograms import Floats
 from evaluation.numbers import Number
 from evaluation.panels import DOTTED, draw_level, draw_panels, mark_style
+from evaluation.wording import format_figures
 
 
 class Pairs(NamedTuple):
@@ -35,15 +36,17 @@ def draw_agreement(
     }
     limits = {name: _find_limits(off) for name, (_, off) in points.items()}
     words = [
-        f"{name}: bias {low_to_high[1]:.3g}, limits {low_to_high[0]:.3g} to {low_to_high[2]:.3g}"
-        for name, low_to_high in limits.items()
+        f"{name}: bias {bias}, limits {low} to {high}"
+        for name, (low, bias, high) in ((name, map(format_figures, each)) for name, each in limits.items())
     ]
     alt = f"Predicted minus given {number.what}{unit} against their mean. {'; '.join(words)}."
 
     def draw(name: str, pairs: tuple[Floats, Floats]) -> Panel:
         mean, off = pairs
         halves = zip(mean - off / 2, mean + off / 2, strict=True)
-        texts = [f"{name}: {true:.4g} given, {predicted:.4g} predicted" for true, predicted in halves]
+        texts = [
+            f"{name}: {format_figures(true)} given, {format_figures(predicted)} predicted" for true, predicted in halves
+        ]
         marks = Shape(
             x=mean, y=off, size=3, hollow=True, alpha=0.7, method=name, texts=texts, **mark_style(places[name])
         )

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from evaluation.drawing import INK
 from evaluation.histograms import Floats
+from evaluation.wording import format_value
 
 POINTS = 72  # to an inch; the unit of a drawing
 FONT, SMALL = 9.0, 8.0  # points
@@ -254,7 +255,7 @@ def name_ticks(ticks: Sequence[float]) -> list[str]:
     form = next(
         (form for form in forms if all(abs(float(f"{tick:{form}}") - tick) <= close for tick in ticks)), forms[-1]
     )
-    return [f"{tick:{form}}".replace("-", "−") for tick in ticks]
+    return [format_value(tick, form) for tick in ticks]
 
 
 def _list_placed(panel: Panel, name: str) -> Iterator[Shape]:

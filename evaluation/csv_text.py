@@ -41,7 +41,9 @@ def read_csv_text(text: str) -> list[dict[str, str]]:
 
 
 def _escape_cell(cell: object) -> object:
-    """The cell with an apostrophe wherever a spreadsheet could read a formula."""
+    """The cell with an apostrophe wherever a spreadsheet could read a formula; of a zero without its sign."""
+    if isinstance(cell, float) and cell == 0:
+        return 0.0
     if not isinstance(cell, str) or NUMBER.fullmatch(cell):
         return cell
     return FORMULA.sub(lambda match: f"{match[1] or ''}'", cell)

@@ -33,6 +33,7 @@ from evaluation.panels import (
     mark_style,
 )
 from evaluation.rows import FLOORS, PRIVATE, PRIVATE_MEAN, ScoreRow
+from evaluation.wording import format_number
 
 GREY = "#8c8c8c"
 LOSS = "validation loss"
@@ -63,7 +64,7 @@ def draw_score_dots(scores: Sequence[ScoreRow], measure: str, chosen: Mapping[st
     values = {place: _as_score(row) for place, row in by_place.items()}
     repeated, picked = any(row.trainings > 1 for row in shown), {*(chosen or {}).items()} & by_place.keys()
     alt = f"{measure} by hospital and method. {_values_text(values)}" + "".join(
-        f" {group}, {row.method}: {_format_value(row.value)}." for group, row in floors.items()
+        f" {group}, {row.method}: {format_number(row.value)}." for group, row in floors.items()
     )
     alt += "".join(f" Use at {site}: {method}." for site, method in sorted(picked))
 
@@ -74,7 +75,7 @@ def draw_score_dots(scores: Sequence[ScoreRow], measure: str, chosen: Mapping[st
                 shapes.append(_shade_row(y, method))
             shapes += _draw_score(y, by_place[group, method], mark_style(order.index(method)))
         if (floor := floors.get(group)) is not None:
-            texts = 2 * [f"{group}, {floor.method}: {measure} {_format_value(floor.value)}"]
+            texts = 2 * [f"{group}, {floor.method}: {measure} {format_number(floor.value)}"]
             shapes.append(replace(draw_upright(floor.value, DASHED), method=floor.method, texts=texts))
         return shapes
 
@@ -100,7 +101,7 @@ def _draw_score(y: int, row: ScoreRow, look: Mapping[str, Any]) -> list[Shape]:
     if math.isfinite(row.trained_low):
         ends = (row.trained_low, row.trained_high)
         shapes.append(draw_span(ends, y + 0.3, color=colour, linewidth=0.9, method=row.method))
-        interval = f"{_format_value(row.trained_low)} to {_format_value(row.trained_high)}"
+        interval = f"{format_number(row.trained_low)} to {format_number(row.trained_high)}"
         text += f"; over {row.trainings} trainings {interval}"
     texts = [f"{_panel_name(row)}, {row.method}: {row.measure} {text}"]
     return [*shapes, Shape(x=row.value, y=y, hollow=not row.assessable, method=row.method, texts=texts, **look)]
@@ -151,7 +152,7 @@ def draw_roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence
     looks = _line_styles(scores, order)
     areas = {site: {m: float(auc(s)) for m, s in lines.items()} for site, lines in scores.items()}
     words = [
-        f"{site}: " + ", ".join(f"{m} {_format_value(a)}" for m, a in lines.items()) for site, lines in areas.items()
+        f"{site}: " + ", ".join(f"{m} {format_number(a)}" for m, a in lines.items()) for site, lines in areas.items()
     ]
     alt = "ROC curves by hospital. Areas under the curve: " + "; ".join(words) + "."
 
@@ -160,7 +161,7 @@ def draw_roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence
         for method, counts in lines.items():
             fpr, tpr = _bend_points(*roc_curve(counts))
             texts = [f"{y:.0%} found, {x:.0%} false alarms" for x, y in zip(fpr, tpr, strict=True)]
-            area = f"{site}, {method}: AUC {_format_value(areas[site][method])}; "
+            area = f"{site}, {method}: AUC {format_number(areas[site][method])}; "
             shapes.append(Shape(x=fpr, y=tpr, method=method, lead=area, texts=texts, most=ANSWERING, **looks[method]))
         if not any(math.isfinite(area) for area in areas[site].values()):
             words = zip(("no curve:", "one class only"), (0.54, 0.46), strict=True)
@@ -218,14 +219,14 @@ def draw_learning_curves(
     words = [
         f"{site}: "
         + ", ".join(
-            f"{m} {_format_value(c.values[-1])} after round {c.rounds[-1]}" for m, c in lines.items() if c.values
+            f"{m} {format_number(c.values[-1])} after round {c.rounds[-1]}" for m, c in lines.items() if c.values
         )
         for site, lines in curves.items()
     ]
     tops = {site: panel_top(lines) for site, lines in curves.items()}
     cut = {site: cut_off(lines, tops[site]) for site, lines in curves.items()}
     words += [
-        f"{site}: {m} reaches {_format_value(v)}, above the scale"
+        f"{site}: {m} reaches {format_number(v)}, above the scale"
         for site, cut_lines in cut.items()
         for m, v in cut_lines.items()
     ]
@@ -248,7 +249,7 @@ def draw_learning_curves(
 
     caption = f"{named} on each hospital's validation patients, of the model that it would use."
     if cut_texts := [
-        f"{m} at {site} {_format_value(v)}" for site, cut_lines in cut.items() for m, v in cut_lines.items()
+        f"{m} at {site} {format_number(v)}" for site, cut_lines in cut.items() for m, v in cut_lines.items()
     ]:
         caption += f" Triangles: above the scale, which follows the other methods; highest: {', '.join(cut_texts)}."
     title = "Learning curves" if value == LOSS else f"{named} by round"
@@ -259,7 +260,7 @@ def draw_learning_curves(
 def _draw_curve(lead: str, method: str, curve: Curve, look: Mapping[str, Any]) -> Shape:
     """One line by round, each point of which says its value. lead: what it is."""
     at = zip(curve.rounds, curve.values, strict=True)
-    texts = [f"round {number}: {_format_value(value)}" for number, value in at]
+    texts = [f"round {number}: {format_number(value)}" for number, value in at]
     line = Shape(x=curve.rounds, y=curve.values, method=method, lead=f"{lead}, ", texts=texts, most=ANSWERING, **look)
     return line if len(curve.rounds) > 1 else replace(line, marker="o", size=3)
 
@@ -285,8 +286,8 @@ def draw_note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence
     """Notes of methods at a site, by round: a panel for each (method, note). order: as above."""
     looks = _line_styles({"": {method: None for method, _ in curves}}, order)
     words = [
-        f"{method}, {note}: {_format_value(c.values[0])} after round {c.rounds[0]}, "
-        f"{_format_value(c.values[-1])} after {c.rounds[-1]}"
+        f"{method}, {note}: {format_number(c.values[0])} after round {c.rounds[0]}, "
+        f"{format_number(c.values[-1])} after {c.rounds[-1]}"
         for (method, note), c in curves.items()
     ]
     shown = {f"{method}\n{note}": (method, curve) for (method, note), curve in curves.items()}
@@ -317,8 +318,8 @@ class Score(NamedTuple):
     @property
     def in_words(self) -> str:
         """The value, its interval, and on how many patients it rests."""
-        interval = f" ({_format_value(self.low)} to {_format_value(self.high)})"
-        return f"{_format_value(self.value)}{interval}, {self.patients} patients{'' if self.fine else ', too few'}"
+        interval = f" ({format_number(self.low)} to {format_number(self.high)})"
+        return f"{format_number(self.value)}{interval}, {self.patients} patients{'' if self.fine else ', too few'}"
 
 
 Values = Mapping[tuple[str, str], Score]
@@ -338,7 +339,7 @@ def _panel_name(row: ScoreRow) -> str:
 def _values_text(values: Values) -> str:
     """All values with their intervals, for the alternative text."""
     words = [
-        f"{group}, {method}: {_format_value(value)} ({_format_value(low)} to {_format_value(high)})"
+        f"{group}, {method}: {format_number(value)} ({format_number(low)} to {format_number(high)})"
         f"{'' if fine else ', not assessable'}"
         for (group, method), (value, low, high, fine, _) in values.items()
     ]
@@ -348,11 +349,6 @@ def _values_text(values: Values) -> str:
 def _list_methods(rows: Sequence[ScoreRow]) -> list[str]:
     """All methods, so that a method looks the same in every figure."""
     return list(dict.fromkeys(row.method for row in rows))
-
-
-def _format_value(value: float) -> str:
-    """Three decimals; an en dash for a value that is not finite."""
-    return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
 def _groups_and_methods(values: Values) -> tuple[list[str], list[str]]:

@@ -36,11 +36,10 @@ from evaluation.histograms import (
     tally_weighted,
 )
 from evaluation.metrics import (
-    ACCURACY,
     AUC,
-    BALANCED_ACCURACY,
     BRIER,
     CALIBRATION,
+    MEASURES,
     SENSITIVITY,
     SPECIFICITY,
     Measure,
@@ -260,7 +259,7 @@ def list_finding_measures(names: Sequence[str], *, exact: bool) -> tuple[Measure
     exact: whether counts have no noise; otherwise their bins are too wide for Brier scores and calibration errors.
     """
     probabilities = (BRIER, CALIBRATION) if exact else ()
-    means = (BALANCED_ACCURACY, AUC, ACCURACY, SENSITIVITY, SPECIFICITY, *probabilities)
+    means = (*MEASURES, SENSITIVITY, SPECIFICITY, *probabilities)
     by_kind = {AUC.name: AUC, SENSITIVITY.name: SENSITIVITY, SPECIFICITY.name: SPECIFICITY}
 
     def make_measure(measure: Measure, k: int) -> Measure:
@@ -408,5 +407,5 @@ def _find_noised_problems(tensors: Mapping[str, Tensor], facts: Mapping[str, obj
     return wrong
 
 
-MEAN_AUC = list_finding_measures((), exact=True)[1]
+MEAN_AUC = list_finding_measures((), exact=True)[0]
 """The macro AUC, by which findings are compared."""

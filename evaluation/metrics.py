@@ -316,7 +316,10 @@ SENSITIVITY = Measure("sensitivity", lambda counts: sensitivity(counts.confusion
 SPECIFICITY = Measure("specificity", lambda counts: specificity(counts.confusion))
 KAPPA = Measure("quadratic kappa", lambda counts: quadratic_kappa(counts.confusion))
 GRADE_ERROR = Measure("MAE in grades", lambda counts: mean_grade_error(counts.confusion), higher_is_better=False)
-MEASURES = (BALANCED_ACCURACY, AUC, ACCURACY)
+MEASURES = (AUC, BALANCED_ACCURACY, ACCURACY)
+"""Of labels, as pages and tables show them: first the one by which models are recommended, and compared in words and in
+figures, of two classes and of more; as Dice is of masks and the mean absolute error of numbers.
+"""
 FURTHER = (SENSITIVITY, SPECIFICITY, BRIER, RANKED_PROBABILITY, CALIBRATION)
 """A second table: scores at the threshold 0.5, and scores of the probabilities themselves."""
 

@@ -20,7 +20,7 @@ from evaluation.harmony import Harmony
 from evaluation.numbers import MAE
 from evaluation.records import Missing, Model, Outlier, RunPage, SitePage, SplitCount
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow, group_by
-from evaluation.wording import READABLE, Words, format_count, format_list
+from evaluation.wording import READABLE, Words, format_count, format_list, format_signed
 from privacy.release.statement import Audit, Statement
 
 SHOWN = 3
@@ -255,7 +255,7 @@ def _score_notices(
 
 def _format_gain(row: ScoreRow) -> str:
     """A signed gain in brackets."""
-    return f" ({row.gain:+.3f})".replace("-", "−")
+    return f" ({format_signed(row.gain)})"
 
 
 def _run_class_notices(page: RunPage) -> Iterator[Notice]:

@@ -40,7 +40,7 @@ def draw_intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bi
     """
     flat = {split: np.asarray(v, dtype=np.float64).ravel() for split, v in values.items()}
     flat = {split: v[np.isfinite(v)] for split, v in flat.items()}
-    middles = ", ".join(f"{split} {np.median(v):.4g}" for split, v in flat.items() if v.size)
+    middles = ", ".join(f"{split} {format_figures(float(np.median(v)))}" for split, v in flat.items() if v.size)
     alt = f"Histogram of intensities by split, {unit}. Medians: {middles}."
     everything = np.concatenate([*flat.values(), np.zeros(0)])
     low, high = np.quantile(everything, [0.001, 0.999]) if everything.size else (0.0, 1.0)

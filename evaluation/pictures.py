@@ -23,6 +23,7 @@ from evaluation.tiles import (
     list_map_colours,
     split_layers,
 )
+from evaluation.wording import format_figures
 
 SIDE = 168  # pixels of a tile's longer side
 
@@ -69,7 +70,7 @@ def contact_rows(rows: Sequence[Sequence[Tile]], titles: Sequence[str]) -> tuple
 def _say_window(low: float, high: float) -> str:
     """The window in words. What resampling leaves of 0 is 0."""
     least = 1e-6 * abs(high - low)
-    texts = (f"{0.0 if abs(end) < least else end:.4g}".replace("-", "−") for end in (low, high))
+    texts = (format_figures(0.0 if abs(end) < least else end) for end in (low, high))
     return f"Grey window {' to '.join(texts)}."
 
 

@@ -38,6 +38,7 @@ from evaluation.wording import (
     format_number,
     format_signed,
     format_span,
+    format_value,
     format_whole,
 )
 
@@ -273,8 +274,20 @@ def build_score_notes(page: RunPage | SitePage) -> list[Block]:
     parts = [_describe_parts(page, over)] if over else []
     kinds = [_describe_masks(page, floor)] if page.structures else []
     kinds += [_describe_number(page.number, floor)] if page.number else []
-    notes = [*_list_noise(page), *kinds, *_list_weak(page), *parts]
+    notes = [*_list_keys(page.scores, page.reference), *_list_noise(page), *kinds, *_list_weak(page), *parts]
     return [Paragraph(text, "note") for text in notes]
+
+
+def _list_keys(rows: Sequence[ScoreRow], reference: str) -> list[Text]:
+    """What the numbers of a cell are, for the first table of scores."""
+    text = "**Bold**: the score; below it, as *a – b*, its 95 % interval over patients"
+    text += "; *trainings a – b*: over trainings." if any(row.trainings > 1 for row in rows) else "."
+    if any(not math.isnan(row.gain) for row in rows if row.method != reference):
+        text += (
+            " With a sign: the gain over {reference}, and as *a to b* its interval; coloured where that does not hold "
+            "0, grey where it does."
+        )
+    return [compose_text(text, reference=reference)] if rows else []
 
 
 def build_noise_notes(page: RunPage) -> list[Block]:
@@ -302,8 +315,8 @@ def _describe_number(number: Number, floor: str) -> Text:
         "mean squared error, both in that unit; lower is better, and a gain is positive if it fell. *correlation*: "
         "Pearson's, of predicted and given; it is not known of noised scores." + end,
         what=f"{number.what}, in {number.unit}" if number.unit else number.what,
-        low=f"{number.low:g}".replace("-", "−"),
-        high=f"{number.high:g}".replace("-", "−"),
+        low=format_value(number.low, "g"),
+        high=format_value(number.high, "g"),
         floor=floor,
     )
 

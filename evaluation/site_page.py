@@ -164,8 +164,7 @@ def _build_scores_section(page: SitePage, notes: Mapping[str, str], details: Out
         *spread_fields(leading, number_column, say_score),
         *spread_fields(counts, lambda name: number_column(counts[name]), say_count),
     ]
-    gain = f", and gain over {page.reference} on the same patients, grey if its interval contains 0"
-    caption = f"Value and 95 % interval over patients{gain if page.reference in methods else ''}."
+    caption = f"Each {'line' if details else 'method'} on the same patients."
     none = "No model was scored at this hospital."
     table = make_table("How good, by method", caption, methods, fields, method=str, empty=none, look="lead")
     blocks: list[Block] = [_describe_best(page)] if details else []

@@ -25,6 +25,7 @@ from evaluation.panels import (
 )
 from evaluation.rows import group_by
 from evaluation.study import MEAN, POOLED, Cell, Key, StudyCase, StudyPage
+from evaluation.wording import format_signed
 
 Values: TypeAlias = tuple[float, ...]
 """One gain per seed."""
@@ -108,8 +109,10 @@ def describe_gain(gain: Gain) -> str:
     values, warning = gain.values, "" if gain.fine else ", not assessable with every seed"
     if not values:
         return "no value"
-    between = f" ({min(values):+.3f} to {max(values):+.3f}, {len(values)} seeds)" if len(values) > 1 else " (one seed)"
-    return f"{float(np.mean(values)):+.3f}{between}{warning}"
+    between = " (one seed)"
+    if len(values) > 1:
+        between = f" ({format_signed(min(values))} to {format_signed(max(values))}, {len(values)} seeds)"
+    return f"{format_signed(float(np.mean(values)))}{between}{warning}"
 
 
 def _mark_gain(at: float, gain: Gain, look: int, name_and_place: tuple[str, str], *, lying: bool) -> list[Shape]:

@@ -28,8 +28,13 @@ class Words:
 
 
 def format_value(value: float, form: str) -> str:
-    """A number in a form of Python's, with a true minus; an en dash for NaN and infinity."""
-    return f"{value:{form}}".replace("-", "−") if math.isfinite(value) else "–"
+    """A number by a format of Python's, with a true minus; an en dash for NaN and infinity. Every number on a page that
+    may be negative is written here: what is rounded to zero has no sign, neither − nor +.
+    """
+    if not math.isfinite(value):
+        return "–"
+    text = f"{value:{form}}"
+    return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
 
 format_number = partial(format_value, form=".3f")

@@ -250,5 +250,5 @@ def _format_cell(row: ScoreRow) -> str:
         return "–"
     mark = "" if row.assessable else "*"
     low, high = row.widest
-    between = f" [dim]{low:.2f}-{high:.2f}[/dim]" if math.isfinite(low) else ""
-    return f"{row.value:.3f}{mark}{between}"
+    between = f" [dim]{low:z.2f}-{high:z.2f}[/dim]" if math.isfinite(low) else ""
+    return f"{row.value:z.3f}{mark}{between}"

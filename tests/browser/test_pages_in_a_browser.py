@@ -178,6 +178,24 @@ def test_a_column_sorts_upwards_downwards_and_as_it_came(page, column, numeric):
     assert shown[0] != shown[1]
 
 
+def test_a_heading_shows_before_a_click_that_its_column_can_be_sorted_and_a_print_does_not(page):
+    table = find_table(page, "Size of methods")
+    signs = """return [...arguments[0].querySelectorAll('thead th')].map((head) => {
+      const button = head.querySelector('.sort');
+      const signs = ['::before', '::after'].map((place) => getComputedStyle(button, place).content);
+      return [signs.filter((sign) => sign !== 'none').join('').replaceAll('"', '').split(' ')[0], head.ariaSort];
+    })"""
+    assert {tuple(each) for each in page.execute_script(signs, table)} == {("↕", None)}
+    click(page, table.find_elements("css selector", "thead .sort")[1])
+    assert page.execute_script(signs, table)[:2] == [["↕", None], ["▲", "ascending"]]
+    assert "↕" not in page.execute_script("return writeCsv(arguments[0])", table)
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert {sign for sign, _ in page.execute_script(signs, table)} == {""}
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_every_way_in_which_pages_write_numbers_sorts_by_its_size(page):
     numbers = [-1234.5, -0.5, 0, 0.25, 12, 1000, 98765]
     bytes_, seconds = [0, 999, 1000, 123_456, 1_234_567, 98_765_432, 5_000_000_000], [0.2, 59.0, 61.0, 3000.0, 8000.0]

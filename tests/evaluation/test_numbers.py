@@ -260,7 +260,7 @@ def test_the_lines_of_the_figure_are_the_measures_of_the_table(rows):
 def test_a_figure_says_in_words_what_it_shows():
     pairs = Pairs(np.array([0.125, 0.5, 0.875]), np.array([0.25, 0.5, 0.75]))
     html = draw_agreement({"fedavg": pairs}, VOLUME).html
-    assert "fedavg: bias 0, limits -49 to 49" in html and "volume (mL)" in html
+    assert "fedavg: bias 0, limits −49 to 49" in html and "volume (mL)" in html
 
 
 def test_few_images_or_patients_are_not_assessable():
