@@ -15,7 +15,7 @@ from evaluation.overlap import list_measures
 from evaluation.page import Paragraph
 from evaluation.records import SitePage
 from evaluation.rendering import write_text
-from evaluation.score_notes import build_score_notes
+from evaluation.score_tables import build_score_notes
 from evaluation.scoring import label_measures, score_rows
 
 NAMES = ("benign", "cyst", "melanoma")

@@ -14,7 +14,7 @@ from evaluation.axes import name_ticks
 from evaluation.csv_text import csv_text
 from evaluation.page import Span
 from evaluation.rendering import write_text
-from evaluation.score_cells import change_span, range_line
+from evaluation.score_tables import change_span, range_line
 from evaluation.study_figures import Gain, describe_gain
 
 WRITERS = {
