@@ -35,6 +35,7 @@ from pipelines.hospital.start_check import check_start
 from pipelines.loader.overrides import override_settings
 from pipelines.models.file import ALGORITHM, MODEL
 from pipelines.models.size_limits import find_size_problems
+from pipelines.requests.check import check_all_known
 from pipelines.settings.task import MOST_LABELS, MOST_MASK_CLASSES
 from privacy.dp.protection import Protection
 from privacy.message import Json, Malformed, Params, as_mapping, number_of, whole_of, wholes_of
@@ -44,6 +45,14 @@ from privacy.release.policy import SITES
 TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)
 PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
 UPLOAD: TypeAdapter[Int8 | None] = TypeAdapter(Int8 | None)
+SETTINGS_OF_RUN = frozenset(
+    {
+        *("label", "algorithm", "model", "inputs", "classes", "target", "ordered", "findings", "shared", "start"),
+        *("cohort", "work", "seed", "rounds", "averaged", "figures", "secure_sum", "bound", "upload"),
+        *("privacy", "evaluation_noise"),
+    }
+)
+"""All that a coordinator may say of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +100,10 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
 
     Raises:
-        Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
+        Refused: `unknown_setting`; `malformed_opening`; `policy_algorithm`: this hospital does not train by this
+            method.
     """
+    check_all_known(facts, SETTINGS_OF_RUN)
     try:
         site_settings = hospital.settings
         common = algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)

@@ -20,11 +20,11 @@ class Trained(TypedDict):
 
 
 class Method(Trained):
-    """A method."""
+    """A method. cohort: the images that its model sees."""
 
     label: Name
+    cohort: Line
     rounds: NotRequired[Whole]
-    cohort: NotRequired[Line]
     space: NotRequired[Line]
     calibration: NotRequired[None]
 
@@ -33,8 +33,8 @@ class Variant(Trained):
     """A method as a variant scores it."""
 
     label: Name
+    cohort: Line
     rounds: NotRequired[Whole]
-    cohort: NotRequired[Line]
     space: NotRequired[Line]
     calibration: Scored
 

@@ -174,8 +174,8 @@ def takes_tensors(form: type) -> bool:
 
 
 def find_flaws(form: type, message: Message, *, closed: bool) -> list[Flaw]:
-    """Why a message is not of this form. closed: whether facts beside the form are a flaw, as they are of replies; a
-    question of a later version may hold more. Tensors beside the form always are.
+    """Why a message is not of this form. closed: whether facts beside the form are a flaw, as they are of
+    replies. Tensors beside the form always are.
     """
     return _parse_message(form, message, closed=closed)[0]
 

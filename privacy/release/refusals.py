@@ -36,6 +36,7 @@ UNDECIDED: Mapping[str, str] = {
     "malformed_route": QUESTION,
     "malformed_keys": QUESTION,
     "unknown_request": QUESTION,
+    "unknown_setting": QUESTION,
     "not_the_coordinator": QUESTION,
     "unprotected_figures": POLICY,
     "unprotected_scores": QUESTION,

@@ -22,11 +22,14 @@ from federation.task import Task
 from pipelines.data.images import Slices
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.opening import SETTINGS_OF_RUN
 from pipelines.hospital.worker import ROUNDS as OF_ROUNDS
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests import REQUESTS as DECLARED
+from pipelines.requests.check import parse_question
+from pipelines.requests.report import OutsideReport
 from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.protection import Protection
@@ -243,10 +246,11 @@ WHOLE: dict[str, dict[str, Json]] = {
     },
     "route": {"experts": ["a"], "line": "x", "how": {"name": "average"}, "copies": 3, "seed": 0},
     "benchmark": {"copies": 3, "epsilon": 1.0, "signature": {"statement": {}, "key": "", "signature": ""}},
-    "compare": {"methods": [{**MODEL, "label": "x"}], "variants": []},
+    "compare": {"methods": [{**MODEL, "label": "x", "cohort": "c"}], "variants": []},
     "track": {"places": ["MLflow at https://mlflow.example"], "server": True, "rests_on": "0" * 64},
     "report": {
-        **{"title": "t", "run": "r", "date": "d", "reference": None, "copies": 3, "methods": [{**MODEL, "label": "x"}]},
+        **{"title": "t", "run": "r", "date": "d", "reference": None, "copies": 3},
+        **{"methods": [{**MODEL, "label": "x", "cohort": "c"}]},
         **{"excluded": 0, "unmatched_exclusions": 0, "spaces": ["s"], "lines": [{"label": "x", "run": "r/x"}]},
         **{"names": ["a", "b"], "field": "", "structures": ["s"], "target": "gland", "window": None},
     },
@@ -259,6 +263,45 @@ def test_every_request_has_facts_that_a_hospital_would_work_on():
     assert not lost, f"{lost}: add its facts to WHOLE above, so that malformed ones are tried"
 
 
+def facts_known_to(request: str, cohort: str, *, outside: bool = False) -> dict[str, Json]:
+    """Of the facts above those that a request knows, with this cohort where it takes one. outside: of the report of a
+    hospital outside the federation.
+    """
+    form = OutsideReport if request == "report" and outside else DECLARED[request].question
+    known = SETTINGS_OF_RUN if request == "introduce" else {field.name for field in fields_of(form)}
+    facts = {"cohort": cohort, **WHOLE[request]}
+    return {name: value for name, value in facts.items() if name in known}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_what_a_hospital_does_not_know_it_refuses_by_name_and_never_ignores(started, name):
+    """A later version's coordinator may ask for more protection: an older hospital must not answer without it."""
+    locked, cohort = started
+    assert locked.settings is not None
+    hospital = replace(locked, settings=replace(locked.settings, policy=Policy(pooling=True)))
+    before = hospital.ledger.read_bytes()
+    facts = {**facts_known_to(name, cohort), "of_tomorrow": True}
+    round_ = 2 if name in ("train", "finish") else 0
+    assert code(hospital, Call("r/tomorrow", round_, name, {}), Message({}, facts)) == "unknown_setting"
+    assert b"of_tomorrow" in logged(hospital).splitlines()[-1]
+    assert name == "introduce" or hospital.ledger.read_bytes() == before
+
+
+def parsing_code(name: str, facts: dict[str, Json]) -> str | None:
+    """The code with which a question of these facts is refused before any work."""
+    try:
+        parse_question(name, Message({}, facts))
+    except Refused as refused:
+        return refused.code
+    return None
+
+
+@pytest.mark.parametrize("name", sorted({*REQUESTS} - {"introduce"}))
+def test_a_question_of_what_is_declared_is_never_refused_as_unknown(name):
+    for outside in (False, True):
+        assert parsing_code(name, facts_known_to(name, "c", outside=outside)) != "unknown_setting"
+
+
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_malformed_request_counts_against_a_hospital_and_none_ends_in_an_exception(started, data):
@@ -266,9 +309,9 @@ def test_no_malformed_request_counts_against_a_hospital_and_none_ends_in_an_exce
     locked, cohort = started
     hospital = patient(locked)
     request = data.draw(st.sampled_from(REQUESTS))
-    whole = {"cohort": cohort, **WHOLE[request]}
-    for name in data.draw(st.lists(st.sampled_from(sorted(whole)), max_size=4, unique=True)):
-        if data.draw(st.booleans()):
+    whole = facts_known_to(request, cohort, outside=data.draw(st.booleans()))
+    for name in data.draw(st.lists(st.sampled_from(sorted(whole) or ["of_tomorrow"]), max_size=4, unique=True)):
+        if name in whole and data.draw(st.booleans()):
             del whole[name]
         else:
             whole[name] = data.draw(OTHER)
@@ -421,4 +464,4 @@ def test_moments_are_of_columns_and_never_of_images(started) -> None:
     """A sum over a hospital's images is an image."""
     hospital, cohort = started
     asked = Message({}, {**READ, "cohort": cohort})
-    assert code(hospital, Call("r/moments", 0, "moments", {}), asked) == "malformed_request"
+    assert code(hospital, Call("r/moments", 0, "moments", {}), asked) == "unknown_setting"

@@ -258,7 +258,7 @@ def test_a_cap_that_a_run_will_meet_is_told_before_it_with_all_that_it_would_cos
 
 
 def test_a_hospitals_statement_is_in_its_own_words(site):
-    """A coordinator that speaks of unit, δ, audits, dates and runs is not heard; its title is marked, and inert."""
+    """A coordinator that speaks of unit, δ, audits, dates or runs is refused; its title is marked, and inert."""
     assert site.hospital.settings is not None
     policy = replace(REQUIRES, unit="eye", budget=Budget(epsilon=200.0, delta=1e-7))
     real = replace(site.hospital, settings=replace(site.hospital.settings, policy=policy), simulation=False)
@@ -271,7 +271,10 @@ def test_a_hospitals_statement_is_in_its_own_words(site):
         "run": "other-run",
     }
     page: dict[str, Json] = {"title": "<script>x</script>", "cohort": site.cohort, "reference": None, "copies": 3}
-    facts = {**said, **page, "methods": [], "spaces": []}
+    facts = {**page, "methods": [], "spaces": []}
+    for name, value in said.items():
+        with pytest.raises(Refused, match="unknown_setting"):
+            make_worker(real)(Call("r/page", 0, "report", {}), Message({}, {**facts, name: value}))
     stated = make_worker(real)(Call("r/page", 0, "report", {}), Message({}, facts)).facts["statement"]
     assert isinstance(stated, dict)
     assert (stated["unit"], stated["delta"], stated["audit"]) == ("simulated eye", 1e-7, None)

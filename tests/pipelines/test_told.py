@@ -41,6 +41,7 @@ from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.models.signed import TENSOR, to_tensor
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests import REQUESTS as DECLARED
 from pipelines.settings.config import Config
 from pipelines.settings.learning import Split
 from pipelines.settings.privacy import PatientLevel
@@ -52,6 +53,7 @@ from privacy.dp.replacing import replaced_cost
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
 from privacy.release.build_statement import build_statement
+from privacy.release.form import fields_of
 from privacy.release.gate import Refused
 from privacy.release.meaning import format_loss
 from privacy.release.policy import REQUESTS, Budget, Policy
@@ -123,7 +125,11 @@ class Site:
     def ask(
         self, request: str, run: str, facts: Mapping[str, Json], tensors: Mapping[str, Tensor], at: int = 0
     ) -> Answer:
+        """facts: more than one request knows; each is sent those that it declares."""
         call = Call(run, at, request, {"a": at - 1} if at > 1 else {})
+        if request != "introduce":
+            names = {field.name for field in fields_of(DECLARED[request].question)}
+            facts = {name: value for name, value in facts.items() if name in names}
         try:
             reply, code = make_worker(self.hospital)(call, Message(tensors, facts)), None
         except Refused as refused:
@@ -209,7 +215,7 @@ def asking(site: Site, turn: str) -> Iterator[tuple[str, Answer]]:
     theirs: dict[str, Json] = {"cohort": cohort, "copies": 3, "epsilon": 1.0, "signature": signature}
     named = f"r/{hashlib.sha256(data).hexdigest()}-{turn}"
     yield "benchmark", site.ask("benchmark", named, theirs, {TENSOR: to_tensor(data)})
-    page: dict[str, Json] = {"title": "t", "run": "r", "date": "d", "cohort": cohort, "reference": None, "copies": 3}
+    page: dict[str, Json] = {"title": "t", "cohort": cohort, "reference": None, "copies": 3}
     yield "compare", site.ask("compare", f"r/compare-{turn}", {"methods": [own]}, {})
     copied: dict[str, Json] = {"places": ["TensorBoard"], "server": False, "rests_on": "0" * 64}
     yield "track", site.ask("track", f"r/track-{turn}", copied, {})
@@ -527,7 +533,7 @@ def test_the_hospitals_own_page_says_the_true_numbers_and_those_that_others_hear
     site.ingest("one")
     withdrawn(site)
     cohort = site.ingest("two").facts["cohort"]
-    page: dict[str, Json] = {"title": "t", "run": "r", "date": "d", "cohort": cohort, "reference": None, "copies": 0}
+    page: dict[str, Json] = {"title": "t", "cohort": cohort, "reference": None, "copies": 0}
     reply = site.ask("report", "r/report", {**page, "methods": []}, {})
     assert reply.facts["knew"] == []
     text = " ".join((site.folder / "run" / "report.html").read_text().split())
