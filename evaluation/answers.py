@@ -96,10 +96,16 @@ def _describe_selection(
             [f"{name}{validated[choice.site]}" for name, choice in labelled if choice.site in validated]
         )
         counts_text = f" ({patients})" if patients else ""
+        sites = {choice.site for choice in by_validation if choice.withdrew}
+        where = f" at {format_list(sorted(sites))}" if 0 < len(sites) < len(site_choices) else ""
+        part = (
+            f"; test patients took part{where} only where they withdrew a model. "
+            if sites
+            else ", without using the test patients, so the choice does not flatter these scores. "
+        )
         sentences.append(
-            f"Chosen by the lowest loss on {whose} hospital's validation patients{counts_text}, without using the test "
-            "patients, so the choice does not flatter these scores. With so few patients a small difference in loss "
-            "means little."
+            f"Chosen by the lowest loss on {whose} hospital's validation patients{counts_text}{part}"
+            "With so few patients a small difference in loss means little."
         )
         if tops := [
             f"{name}{choice.top.method} ({format_number(choice.top.value)})"

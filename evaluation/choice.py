@@ -28,7 +28,7 @@ from evaluation.records import Model
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow, rank_value
 from evaluation.wording import Words, format_count, format_list, format_number, format_signed
 
-SAME = "the same prediction for every patient"
+ALIKE = "the same answer at the threshold 0.5 for every patient"
 ONE_CLASS = "its test patients have one class only"
 NO_STRUCTURE = "none of its test patients has what is to be found"
 PRIMARY = (AUC.name, DICE.name, MAE)
@@ -40,7 +40,8 @@ class Choice:
     """A decision in words. method: empty if no model can be named, or if the hospital did not send its decision
     (`final` False). file: where the hospital finds the model. score: on its test patients, None = not scored. said: why
     this model, and how good it is, in sentences; standing: those of them that a reader must not miss. top: the row with
-    the highest score at the hospital, if it is of another model.
+    the highest score at the hospital, if it is of another model. withdrew: whether it is in the place of a model that
+    test patients withdrew.
     """
 
     site: str
@@ -52,6 +53,7 @@ class Choice:
     top: ScoreRow | None = None
     final: bool = True
     standing: tuple[str, ...] = ()
+    withdrew: bool = False
 
     @property
     def named(self) -> str:
@@ -223,11 +225,12 @@ def _rank_usable_models(
 
 
 def _is_ruled_out(row: ScoreRow, site_scores: OwnScores, better: Sequence[str]) -> bool:
-    """Whether the test patients rule out a model; too few of them rule out only a model that predicts the same for each
-    patient while another model does better. better: usable models that do better than guessing.
+    """Whether the test patients rule out a model; too few of them rule out only a model that answers all
+    of them alike, while another model does better. better: usable models that do better than guessing.
     """
-    why = describe_guessing(row, site_scores)
-    return bool(why) and (row.assessable or (bool(better) and why == SAME))
+    if not describe_guessing(row, site_scores):
+        return False
+    return row.assessable or (bool(better) and is_alike(row, site_scores))
 
 
 def is_better(row: ScoreRow, site_scores: OwnScores) -> bool:
@@ -235,15 +238,23 @@ def is_better(row: ScoreRow, site_scores: OwnScores) -> bool:
     return not describe_guessing(row, site_scores) and (row.measure != AUC.name or math.isfinite(row.low))
 
 
+def is_alike(row: ScoreRow, site_scores: OwnScores) -> bool:
+    """Whether a method puts all of a hospital's test patients on one side of the threshold 0.5. Its AUC can be a good
+    one still: that needs another threshold.
+    """
+    rows = [site_scores.at(row.sites[0], name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name)]
+    return row.measure == AUC.name and {each.value for each in rows if each is not None} == {0.0, 1.0}
+
+
 def describe_guessing(row: ScoreRow, site_scores: OwnScores) -> str:
     """Why a method does no better at a hospital than a predictor that ignores the patient; empty if it does better."""
-    site = row.sites[0]
     if row.measure == AUC.name:
-        sees, spares = (site_scores.at(site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
-        if sees is not None and spares is not None and {sees.value, spares.value} == {0.0, 1.0}:
-            return SAME
-        return f"{AUC.name} {format_number(row.value)}{format_interval(row)}" if row.widest[0] <= 0.5 else ""
-    floor = site_scores.floors.get((site, row.measure))
+        low, alike = row.widest[0], is_alike(row, site_scores)
+        if low > 0.5 or not (low <= 0.5 or alike):  # without an interval
+            return ""
+        auc = f"{AUC.name} {format_number(row.value)}{format_interval(row)}"
+        return f"{ALIKE}, {auc}" if alike else auc
+    floor = site_scores.floors.get((row.sites[0], row.measure))
     if floor is not None and math.isfinite(floor.value) and rank_value(row) <= rank_value(floor):
         return f"{row.measure} {format_number(row.value)}, and {format_number(floor.value)} for the {floor.method}"
     return ""
@@ -295,11 +306,13 @@ def _describe_decision(
         )
         return Choice(decision.site, "", "", "", score, (before, *texts), other, False)
     file = next((model.file for model in models if model.method == decision.method), "")
-    standing = [] if score is None else _describe_standing(score, words)
+    standing = [] if score is None else _describe_standing(score, site_scores, words)
     standing += [] if rival is None else [_describe_rival(rival, site_scores.measure)]
     texts += standing[-1:] if rival else []
     return Choice(
-        *(decision.site, decision.method, file, decision.by, score, tuple(texts), other), standing=tuple(standing)
+        *(decision.site, decision.method, file, decision.by, score, tuple(texts), other),
+        standing=tuple(standing),
+        withdrew=bool(gone),
     )
 
 
@@ -308,8 +321,8 @@ def _describe_rival(rival: Rival, measure: str) -> str:
     models = "" if rival.of == 1 else f", of {rival.of} models compared with it at once"
     return (
         f"On the same test patients {rival.method} is better by {format_number(rival.gain)} in {measure} (95 % "
-        f"interval {format_number(rival.low)} to {format_number(rival.high)}{models}). Test patients have no part in "
-        "the choice, so it stands; compare both on new patients."
+        f"interval {format_number(rival.low)} to {format_number(rival.high)}{models}). The choice stands, as test "
+        "patients would flatter a model that they had chosen; compare both on new patients."
     )
 
 
@@ -347,7 +360,7 @@ def describe_score(
     """How good a model is on a hospital's test patients."""
     if score is None:
         return ["It has no score on test patients, so how good it is there is not known."]
-    texts = [*_describe_standing(score, words), describe_gain(score, reference)]
+    texts = [*_describe_standing(score, site_scores, words), describe_gain(score, reference)]
     rows_by_measure = {
         m: site_scores.at(site, m).get(method) for m in (SENSITIVITY.name, SPECIFICITY.name, CALIBRATION.name)
     }
@@ -362,13 +375,17 @@ def describe_score(
     return [text for text in texts if text]
 
 
-def _describe_standing(score: ScoreRow, words: Words) -> list[str]:
-    """A model's score on a hospital's test patients, and whether these are enough to judge by."""
+def _describe_standing(score: ScoreRow, site_scores: OwnScores, words: Words) -> list[str]:
+    """A model's score on a hospital's test patients, whether these are enough to judge by, and whether it answers all
+    of them alike.
+    """
     patients = format_count(score.patients, "test patient", "test patients")
     unit = f" {words.unit}" if words.unit else ""
     texts = [f"{score.measure} {format_number(score.value)}{unit}{format_interval(score)} on {patients}."]
     if not score.assessable:
         texts.append(f"These are too few patients{', or there is too much noise,' if score.noise else ''} to judge by.")
+    if is_alike(score, site_scores):
+        texts.append("At the threshold 0.5 its answer is the same for all of them: it needs another one before use.")
     return texts
 
 

@@ -117,6 +117,29 @@ def test_few_test_patients_withdraw_no_model_unless_it_says_the_same_of_each_and
     assert make_decisions(models, (replace(poor, assessable=True), good))[0].method == "fedavg"
 
 
+def test_a_model_that_ranks_patients_and_answers_all_alike_is_no_guess_and_needs_another_threshold():
+    """A network whose probabilities all lie below 0.5 has an area under the curve like any other."""
+    names = ((SENSITIVITY.name, 0.0), (SPECIFICITY.name, 1.0))
+    alike, models = tuple(row("local", name, value) for name, value in names), (Model("a", "local", 0.1, "l"),)
+    for value, low, is_guess in ((0.9, 0.7, False), (0.6, 0.4, True), (0.9, math.nan, True)):
+        rows = (row("local", AUC.name, value, low), *alike)
+        own = own_scores(rows)
+        why = describe_guessing(own.at("a", AUC.name)["local"], own)
+        assert bool(why) == is_guess and (not why or ("the same answer" in why and f"{value:.3f}" in why))
+        (choice,) = describe_decisions(make_decisions(models, rows), models, rows, "", Words())
+        assert any("needs another" in text for text in choice.standing) == (choice.method == "local") == (not is_guess)
+
+
+@given(hospitals())
+def test_test_patients_had_a_part_in_a_choice_or_had_none_and_no_page_says_both(hospital):
+    models, rows, told = hospital
+    made = make_decisions(models, rows, told)
+    answers = site_answers(site_page(models, rows, made))
+    words = " ".join([*answers.sure, *(text for choice in answers.use for text in choice.said)])
+    assert not ("had a part in the choice" in words and "without using the test patients" in words)
+    assert ("had a part in the choice" in words) == bool(made[0].withdrawn and made[0].method)
+
+
 def test_an_area_without_an_interval_takes_no_withdrawn_models_place():
     models = (Model("a", "local", 0.1, "l"), Model("a", "fedavg", 0.2, "f"), Model("a", "moments", 0.3, "m"))
     rows = (row("local", AUC.name, 0.5, 0.4), row("fedavg", AUC.name, 0.9), row("moments", AUC.name, 0.7, 0.6))
