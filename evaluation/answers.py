@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.at_home import AtHome
@@ -43,8 +43,8 @@ def run_answers(page: RunPage) -> Answers:
     """The answers of a run, for the coordinator."""
     validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
     worth = describe_harmonization(page.harmony, page.shares, page.spaces, page.outside, page.untreated)
-    home = describe_gain_over_home(page.at_home)
-    return _answer(page, validated, page.statements, run_notices(page), worth, home)
+    stays = describe_gain_over_home(page.at_home)
+    return _answer(page, validated, page.statements, run_notices(page), worth, stays)
 
 
 def site_answers(page: SitePage) -> Answers:
@@ -52,8 +52,8 @@ def site_answers(page: SitePage) -> Answers:
     validated = {page.site: sum(s.patients for s in page.splits if s.split == "validation")}
     statements = () if page.statement is None else (page.statement,)
     worth = describe_harmonization(page.harmony, page.shares, page.spaces)
-    home = (describe_kept(page.home_floors, "this hospital"),) if page.home_floors else ()
-    return _answer(page, validated, statements, site_notices(page), worth, home)
+    stays = (describe_kept(page.home_floors, "this hospital"),) if page.home_floors else ()
+    return _answer(page, validated, statements, site_notices(page), worth, stays)
 
 
 def _answer(
@@ -62,14 +62,14 @@ def _answer(
     statements: tuple[Statement, ...],
     notices: tuple[Notice, ...],
     worth: tuple[str, ...],
-    home: tuple[str, ...],
+    stays: tuple[str, ...],
 ) -> Answers:
     """The answers, with what differs between both pages. validated: validation patients by hospital."""
     use = list_choices(page)
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
     sure = _describe_selection(use, validated, page.optimism, lines, primary_measure(page.scores))
     left = describe_departures(page.left, statements, page.words)
-    return Answers(use, sure, left, _describe_guarantee_unit(statements), notices, worth, home)
+    return Answers(use, sure, left, _describe_guarantee_unit(statements), notices, worth, stays)
 
 
 def list_choices(page: RunPage | SitePage) -> tuple[Choice, ...]:
@@ -143,13 +143,13 @@ def describe_gain_over_home(at_home: AtHome) -> tuple[str, ...]:
     """Whether a federated line gains over the best that hospitals keep to themselves, how both were chosen, and what
     else each hospital keeps; none without such lines.
     """
-    gained = {row.method: row for row in at_home.gains}
+    gained, better = {row.method: row for row in at_home.gains}, _list_better(at_home)
     sentences = []
     if at_home.reference and at_home.federated in gained:
         sentences = [
             _describe_gain(gained[at_home.federated], at_home),
             _describe_choice(at_home),
-            *_describe_others(at_home),
+            *([f"Above {at_home.reference} by intervals of their own: {format_list(better)}."] if better else []),
         ]
     return (*sentences, *([describe_kept(at_home.home_floors, "each hospital")] if at_home.home_floors else []))
 
@@ -208,12 +208,6 @@ def _describe_choice(at_home: AtHome) -> str:
     )
 
 
-def _describe_others(at_home: AtHome) -> Iterator[str]:
-    """A sentence on other federated lines above the reference."""
-    if better := _list_better(at_home):
-        yield f"Above {at_home.reference} by intervals of their own: {format_list(better)}."
-
-
 def _list_better(at_home: AtHome) -> list[str]:
     """Further federated lines whose interval lies above 0."""
     return [
@@ -228,8 +222,11 @@ NOTHING_TO_LOOK_AT = (
 
 def build_answers(answers: Answers, whose: str, *, is_run: bool) -> SideBySide:
     """The three answers. whose: "each hospital" or "this hospital". is_run: whether they are of several hospitals."""
-    left: list[Block] = [Paragraph(_describe_departure(departure, is_run=is_run)) for departure in answers.left]
-    left = left or [Paragraph("Nothing left.")]
+    left: list[Block] = [] if answers.left else [Paragraph("Nothing left.")]
+    for departure in answers.left:
+        who: Text = (Span(format_list(departure.sites), "strong"), ": ") if is_run else ""
+        loss = Span(f"ε = {departure.epsilon}", "lead")
+        left.append(Paragraph((who, loss, ". ", " ".join(departure.said))))
     if answers.unit:
         unit = compose_text("{unit} [Privacy statement](#privacy).", unit=answers.unit)
         left.append(Paragraph(unit, "note"))
@@ -272,12 +269,6 @@ def _state_choice(choice: Choice, *, is_run: bool) -> Fact:
     if choice.file:
         rest = (rest, " ", Span(choice.file, "code"))
     return Fact((site, Span(choice.named, "strong")), lead, rest, " ".join(standing))
-
-
-def _describe_departure(departure: Departure, *, is_run: bool) -> Text:
-    """What left a group of hospitals."""
-    who: Text = (Span(format_list(departure.sites), "strong"), ": ") if is_run else ""
-    return (who, Span(f"ε = {departure.epsilon}", "lead"), ". ", " ".join(departure.said))
 
 
 def _list_notices(notices: Sequence[Notice]) -> list[Block]:

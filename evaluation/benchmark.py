@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from evaluation.axes import Label, Shape
 from evaluation.choice import primary_measure
 from evaluation.classes import KINDS, Classes, class_measure_name
 from evaluation.common_sections import SIMULATION, build_commands_section, settings_fold
-from evaluation.drawing import Picture
+from evaluation.drawing import COLOURS, Picture
 from evaluation.metrics import SENSITIVITY, SPECIFICITY
 from evaluation.page import (
     Block,
@@ -34,6 +35,7 @@ from evaluation.page import (
     make_table,
     number_column,
 )
+from evaluation.panels import DASHED, draw_level, draw_row_panels, draw_span, draw_upright
 from evaluation.records import Command
 from evaluation.rendering import render_page
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow
@@ -41,6 +43,7 @@ from evaluation.score_tables import score_cell, spread_fields
 from evaluation.wording import (
     Words,
     format_count,
+    format_estimate,
     format_figures,
     format_moment,
     format_number,
@@ -129,11 +132,8 @@ class Standing:
 def rank_standings(page: BenchmarkPage) -> tuple[Standing, ...]:
     """All hospitals, in the order of the page."""
     site_rows = {row.sites[0]: row for row in _primary_rows(page.scores, page.first) if row.protocol == PRIVATE}
-    unsorted = [
-        Standing(site.site, _target_status(site_rows.get(site.site), page.least), site_rows.get(site.site))
-        for site in page.sites
-    ]
-    return tuple(sorted(unsorted, key=_sort_key))
+    each = ((site.site, site_rows.get(site.site)) for site in page.sites)
+    return tuple(sorted((Standing(site, _target_status(row, page.least), row) for site, row in each), key=_sort_key))
 
 
 def pooled_rows(page: BenchmarkPage) -> tuple[ScoreRow, ...]:
@@ -149,24 +149,16 @@ def list_findings(page: BenchmarkPage) -> tuple[str, ...]:
     if silent:
         count_text = format_count(len(silent), "hospital gave", "hospitals gave")
         sentences.append(f"{count_text} no score: {', '.join(silent)}. What a model does there is not known.")
-    if worst := next(
-        (standing for standing in order if standing.row is not None and math.isfinite(standing.row.low)), None
-    ):
-        row = worst.row
-        sentences += (
-            []
-            if row is None
-            else [f"Worst: {worst.site}, {measure} {format_number(row.value)}{_format_interval(row)}."]
-        )
-        if row is not None and not row.assessable:
+    known = [(each.site, each.row) for each in order if each.row is not None and math.isfinite(each.row.low)]
+    for site, row in known[:1]:
+        sentences.append(f"Worst: {site}, {measure} {format_number(row.value)}{_format_interval(row)}.")
+        if not row.assessable:
             sentences.append(_describe_worst_assessable(order, measure))
         names = {PRIVATE_MEAN: "their mean", OVERALL: "all patients as one sample"}
         pooled_text = ", ".join(f"{names[r.protocol]} {format_number(r.value)}" for r in over)
         sentences += [f"What hides it: {pooled_text}."] if pooled_text else []
     if page.least is not None:
-        short = [
-            standing.site for standing in order if standing.verdict in ("below", "not shown", "unknown", "no score")
-        ]
+        short = [each.site for each in order if each.verdict in ("below", "not shown", "unknown", "no score")]
         text = f"At {', '.join(short)} {measure} {page.least:g} is not shown to be reached."
         sentences.append(text if short else f"Every hospital reaches {measure} {page.least:g} with its whole interval.")
     return tuple(sentences)
@@ -264,22 +256,16 @@ def render_benchmark_page(page: BenchmarkPage) -> str:
         trained=trained,
     )
     head = [Paragraph((Span("Simulation.", "strong"), f" {SIMULATION}"), "banner")] if page.simulation else []
-    order = rank_standings(page)
+    order, title = rank_standings(page), "Worst hospital first"
+    findings = [Paragraph(text, "" if place else "lead") for place, text in enumerate(list_findings(page))]
     sections = [
-        _build_worst_section(page, order),
+        Section(title, [*findings, _build_worst_table(page, order), *page.pictures], "worst", title),
         Section("Other measures", _build_other_tables(page, order), "more", "Other measures"),
         Section("Models", [_build_models_table(page, order)], "models", "Models"),
         Section("How to read it", _explain_page(page), "how", "How to read it"),
         build_commands_section(page.commands),
     ]
     return render_page(Page(f"{page.title} – benchmark", page.title, facts, sections, head))
-
-
-def _build_worst_section(page: BenchmarkPage, order: Sequence[Standing]) -> Section:
-    """The findings, and all hospitals by the primary measure."""
-    title = "Worst hospital first"
-    findings = [Paragraph(text, "" if place else "lead") for place, text in enumerate(list_findings(page))]
-    return Section(title, [*findings, _build_worst_table(page, order), *page.pictures], "worst", title)
 
 
 def _build_worst_table(page: BenchmarkPage, order: Sequence[Standing]) -> Table:
@@ -329,8 +315,8 @@ def _describe_silence(visited: Visited, label: str) -> Text:
     words = Span("no score", "value state-failed")
     if why is None:
         return words
-    asked = make_subline(Span(why.code, "code"), f" to {why.request}")
-    return (words, " ", asked, Span(why.meaning, "sub why"))
+    question = make_subline(Span(why.code, "code"), f" to {why.request}")
+    return (words, " ", question, Span(why.meaning, "sub why"))
 
 
 def _describe_patients(page: BenchmarkPage, standing: Standing, visited: Visited) -> Text:
@@ -339,9 +325,8 @@ def _describe_patients(page: BenchmarkPage, standing: Standing, visited: Visited
     if (row := standing.row) is not None:
         lines.append(format_count(row.patients, "patient", "patients"))
         if row.defined is None:
-            lines.append(
-                make_subline(f"{format_whole(row.positives)} positive, {format_whole(row.negatives)} negative")
-            )
+            positives, negatives = format_whole(row.positives), format_whole(row.negatives)
+            lines.append(make_subline(f"{positives} positive, {negatives} negative"))
         if row.noise:
             lines.append(make_subline(f"counts noised, σ {format_figures(row.noise)} patients"))
     for scanner, studies in visited.scanners.items():
@@ -422,3 +407,64 @@ def _explain_page(page: BenchmarkPage) -> list[Block]:
         examples=page.words.examples,
     )
     return [Paragraph(text), settings_fold(page.settings, "Settings", "Settings")]
+
+
+HIDING = "#8c8c8c"
+
+
+def draw_forest_plot(
+    scores: Mapping[str, Mapping[str, ScoreRow]],
+    names: Sequence[str],
+    over: Sequence[str],
+    *,
+    measure: str,
+    least: float | None,
+) -> Picture:
+    """Scores with their intervals.
+
+    Args:
+        scores: model -> name of a row -> score; a hospital without one has no mark.
+        names: hospitals, in the order of the page.
+        over: names of the rows over several hospitals, which stand below and are grey.
+        measure: what is shown.
+        least: drawn as a line, if there is one.
+    """
+    row_names = [*names, *over]
+    words = [
+        f"{model}, {name}: {_format_score(model_rows.get(name))}"
+        for model, model_rows in scores.items()
+        for name in row_names
+    ]
+    alt = f"{measure} by hospital, the worst first. {'; '.join(words)}."
+
+    def draw(model: str) -> list[Shape | Label]:
+        model_rows = scores[model]
+        shapes: list[Shape | Label] = [replace(draw_level(len(names) - 0.5), linewidth=0.6, alpha=0.5)] if over else []
+        shapes += [] if least is None else [draw_upright(least, DASHED)]
+        worst = next((name for name in names if name in model_rows), None)
+        for y, name in enumerate(row_names):
+            row = model_rows.get(name)
+            if row is None or not math.isfinite(row.value):
+                shapes.append(Label(x=0.02, y=y, text="no score", across="x", anchor="start"))
+                continue
+            colour = HIDING if name in over else COLOURS[3] if name == worst else COLOURS[0]
+            alpha = 1 if row.assessable else 0.45
+            shapes.append(draw_span((row.low, row.high), y, color=colour, linewidth=1.8, alpha=alpha, method=model))
+            mark = Shape(x=row.value, y=y, color=colour, marker="D" if name in over else "o", method=model)
+            texts = [f"{name}, {model}: {measure} {_format_score(row)}, {row.patients} patients"]
+            shapes.append(replace(mark, hollow=not row.assessable or name in over, texts=texts))
+        return shapes
+
+    caption = (
+        "Bars are 95 % intervals over patients, hollow marks have too few patients to judge by. Hospitals stand by the "
+        "lower end of the interval of the first model, the lowest at the top; those without a score before all others. "
+        "Grey, below the line: what hides the worst hospital."
+    )
+    caption += "" if least is None else f" Dashed: {least:g}, which every hospital should reach."
+    drawing = draw_row_panels(list(scores), row_names, draw, alt=alt, label=measure, has_method_panels=True)
+    return Picture(f"{measure} by hospital, worst first", caption, drawing)
+
+
+def _format_score(row: ScoreRow | None) -> str:
+    """A score with its interval; "no score" where there is no row."""
+    return "no score" if row is None else format_estimate(row.value, row.low, row.high)

@@ -1,10 +1,10 @@
 """More than two classes: their names, and the scores of each of them against the rest, or of each cut between grades.
 
 Two classes keep their one score row (class 1 against class 0). Of C > 2 classes the AUC and the balanced accuracy are
-means over the classes that can be assessed (`evaluation.support.find_mean_classes`). Each class also has an AUC, a
+means over the classes that can be assessed (`evaluation.metrics.find_mean_classes`). Each class also has an AUC, a
 sensitivity and a specificity of its own, from this class's images and patients. If classes are ordered, each cut
 between two of them has these scores instead, of the images from the cut on against those below, and the AUC is the mean
-over cuts (`evaluation.support.find_mean_cuts`).
+over cuts (`evaluation.metrics.find_mean_cuts`).
 """
 
 from __future__ import annotations
@@ -78,12 +78,9 @@ def compare_classes(counts_by_site: Mapping[str, Sequence[int]], names: Sequence
         return f"no hospital has an example of {', '.join(gone)}; leave it out of the classes, or correct the labels"
     if any(counts[0] and counts[-1] for counts in counts_by_site.values()):
         return ""
-    names_by_site = {
-        site: [name for name, times in zip(names, counts, strict=True) if times]
-        for site, counts in counts_by_site.items()
-    }
     each = "; ".join(
-        f"{site} has {', '.join(present_names) or 'none'}" for site, present_names in names_by_site.items()
+        f"{site} has {', '.join(name for name, times in zip(names, counts, strict=True) if times) or 'none'}"
+        for site, counts in counts_by_site.items()
     )
     return (
         f"no hospital has both the first class, {names[0]}, and the last, {names[-1]}: {each}; if hospitals count "
@@ -147,7 +144,7 @@ def list_mean_classes(
     rows: Iterable[ScoreRow], names: Sequence[str], *, ordered: bool = False
 ) -> Mapping[str, tuple[str, ...]]:
     """Test site -> the classes over which its mean AUC and balanced accuracy are taken, by the rule of
-    `support.find_mean_classes`; or the cuts over which its mean AUC is, by that of `support.find_mean_cuts`. names: of
+    `metrics.find_mean_classes`; or the cuts over which its mean AUC is, by that of `metrics.find_mean_cuts`. names: of
     `Classes.scored_parts`.
     """
     class_by_measure = {class_measure_name(AUC.name, name): name for name in names}

@@ -36,7 +36,8 @@ def read_csv_text(text: str) -> list[dict[str, str]]:
     Raises:
         csv.Error: it is no table.
     """
-    header, *rows = [[_restore_cell(cell) for cell in row] for row in csv.reader(io.StringIO(text, newline=""))] or [[]]
+    lines = csv.reader(io.StringIO(text, newline=""))
+    header, *rows = [[MARKED.sub(lambda match: match[1] or "", cell) for cell in line] for line in lines] or [[]]
     return [dict(zip(header, row, strict=True)) for row in rows if len(row) == len(header)]
 
 
@@ -47,8 +48,3 @@ def _escape_cell(cell: object) -> object:
     if not isinstance(cell, str) or NUMBER.fullmatch(cell):
         return cell
     return FORMULA.sub(lambda match: f"{match[1] or ''}'", cell)
-
-
-def _restore_cell(cell: str) -> str:
-    """The cell without the apostrophes of `_escape_cell`."""
-    return MARKED.sub(lambda match: match[1] or "", cell)

@@ -30,10 +30,15 @@ from evaluation.histograms import (
     Floats,
     Ints,
     draw_patient_weights,
+    find_noise_problems,
+    find_packing_problems,
+    find_size_problems,
+    find_type_problems,
     make_generator,
     pack_scores,
     pool_counts,
     tally_weighted,
+    to_int32,
 )
 from evaluation.metrics import (
     AUC,
@@ -149,16 +154,14 @@ def to_tensors(findings: Findings) -> dict[str, Tensor]:
     flat = scores.reshape(len(scores), -1)
     columns = np.flatnonzero(flat[0])
     numbers = [(c.patients, int(c.sample.sum()), *c.class_patients) for c in findings.each]
-    arrays = {
-        "finding_scores": flat[:, columns],
-        "finding_columns": columns,
-        "finding_shape": np.array([*scores.shape, findings.patients, findings.images]),
-        "finding_numbers": np.array(numbers),
-    }
-    largest = max(int(a.max()) for a in arrays.values() if a.size)
-    if largest > torch.iinfo(torch.int32).max:
-        raise ValueError(f"a count of {largest} does not fit in 32 bits; count fewer images at once")
-    return {name: torch.from_numpy(array.astype(np.int32)) for name, array in arrays.items()}
+    return to_int32(
+        {
+            "finding_scores": flat[:, columns],
+            "finding_columns": columns,
+            "finding_shape": np.array([*scores.shape, findings.patients, findings.images]),
+            "finding_numbers": np.array(numbers),
+        }
+    )
 
 
 def from_tensors(tensors: Mapping[str, Tensor]) -> Findings:
@@ -359,28 +362,13 @@ def _reorder_copies(counts: Counts, order: Ints) -> Counts:
 
 def _find_format_problems(tensors: Mapping[str, Tensor]) -> list[str]:
     """Problems that are visible before unpacking."""
+    wrong = find_type_problems(tensors, dict.fromkeys(PARTS, torch.int32))
     if set(tensors) != set(PARTS):
-        return [f"found {sorted(tensors)}, needed is {list(PARTS)}"]
-    wrong = [f"{n} is {t.dtype}, needed is int32" for n, t in sorted(tensors.items()) if t.dtype != torch.int32]
-    wrong += [f"{n} holds negative numbers" for n, t in sorted(tensors.items()) if t.numel() and int(t.min()) < 0]
+        return wrong
     shape = tuple(tensors["finding_shape"].tolist()) if tensors["finding_shape"].dim() == 1 else ()
     if len(shape) != 6 or min(shape) < 1 or shape[2] != 2 or shape[3] % 2:
         return [*wrong, f"finding_shape is {shape}, needed are 1 + copies, findings, 2, bins, patients and images"]
-    width = shape[1] * shape[2] * shape[3]
-    if shape[0] * width > LARGEST:
-        return [*wrong, f"finding_shape is {shape}, allowed are {LARGEST} elements"]
-    columns = tensors["finding_columns"]
-    needed = {
-        "finding_scores": (shape[0], columns.numel()),
-        "finding_columns": (columns.numel(),),
-        "finding_numbers": (shape[1], NUMBERS),
-    }
-    for name, size in needed.items():
-        if tuple(tensors[name].shape) != size:
-            wrong.append(f"{name} has shape {tuple(tensors[name].shape)}, needed is {size}")
-    if len(set(columns.flatten().tolist())) != columns.numel() or (columns.numel() and int(columns.max()) >= width):
-        wrong.append(f"finding_columns must be distinct and below {width}")
-    return wrong
+    return wrong + find_packing_problems(tensors, "finding_", shape[:4], {"finding_numbers": (shape[1], NUMBERS)})
 
 
 def _find_noised_problems(tensors: Mapping[str, Tensor], facts: Mapping[str, object], copies: int) -> list[str]:
@@ -388,20 +376,17 @@ def _find_noised_problems(tensors: Mapping[str, Tensor], facts: Mapping[str, obj
     missing = [name for name in ("noise", "patients", "images", "finding_patients") if name not in facts]
     if set(tensors) != set(NOISED_PARTS) or missing:
         return [f"found the tensors {sorted(tensors)}; the facts lack {', '.join(missing) or 'nothing'}"]
-    wrong = [f"{n} is {t.dtype}, needed is float32" for n, t in sorted(tensors.items()) if t.dtype != torch.float32]
-    numbers, noise = facts["finding_patients"], facts["noise"]
+    wrong, numbers = find_type_problems(tensors, dict.fromkeys(NOISED_PARTS, torch.float32)), facts["finding_patients"]
     if not isinstance(numbers, list) or not numbers or len(numbers) % NUMBERS:
         return [*wrong, f"finding_patients must be {NUMBERS} numbers of each finding"]
     counts = [*numbers, facts["patients"], facts["images"]]
     if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**31 for n in counts):
         wrong.append("numbers of patients and images must be whole")
-    if isinstance(noise, bool) or not isinstance(noise, int | float) or not (noise >= 0 and math.isfinite(noise)):
-        wrong.append(f"noise is {noise!r}, allowed is a finite number >= 0")
+    wrong += find_noise_problems(facts["noise"])
     findings = len(numbers) // NUMBERS
-    needed = {"finding_scale": (findings, TREE), "finding_noised": (2 * findings, NOISED_BINS)}
-    for name, size in needed.items():
-        if tuple(tensors[name].shape) != size:
-            wrong.append(f"{name} has shape {tuple(tensors[name].shape)}, needed is {size}")
+    wrong += find_size_problems(
+        tensors, {"finding_scale": (findings, TREE), "finding_noised": (2 * findings, NOISED_BINS)}
+    )
     if findings * 2 * CELLS * (1 + copies) > LARGEST:
         wrong.append(f"{1 + copies} samples of {findings} findings are too many, allowed are {LARGEST} cells")
     return wrong

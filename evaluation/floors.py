@@ -82,15 +82,9 @@ def add_floor(tables: Mapping[str, Table], scored: Mapping[str, Overlaps | Error
     is_number = any(isinstance(evidence, Errors) for evidence in baseline.values())
     name = MEDIAN if is_number else MEAN_MASK if baseline else MAJORITY
     for table in tables.values():
-        counted_pairs = (
-            (pair, evidence) for pair, evidence in own_model_table(table).items() if isinstance(evidence, Counts)
-        )
-        baseline.update({pair: majority_baseline(evidence) for pair, evidence in counted_pairs if pair[0] == pair[1]})
-        baseline.update(
-            {
-                pair: guess_shares(evidence, majority_baseline)
-                for pair, evidence in own_model_table(table).items()
-                if isinstance(evidence, Findings) and pair[0] == pair[1]
-            }
-        )
+        for pair, evidence in own_model_table(table).items():
+            if pair[0] == pair[1] and isinstance(evidence, Counts):
+                baseline[pair] = majority_baseline(evidence)
+            elif pair[0] == pair[1] and isinstance(evidence, Findings):
+                baseline[pair] = guess_shares(evidence, majority_baseline)
     return {**tables, name: baseline} if baseline else dict(tables)

@@ -135,13 +135,10 @@ def rank_hospitals(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     compares models; first those without a value, then those that are not assessable. Baselines that see no image are
     left out of the mean: they show how many patients are positive, not how well a hospital is served.
     """
-    rows_by_site: dict[str, list[ScoreRow]] = {row.sites[0]: [] for row in _private_rows(rows)}
-    for row in _private_rows(rows):
-        if row.method not in FLOORS:
-            rows_by_site[row.sites[0]].append(row)
+    rows_by_site = group_by(_private_rows(rows), lambda row: row.sites[0])
 
     def place(site: str) -> tuple[int, float, str]:
-        valued_rows = [row for row in rows_by_site[site] if math.isfinite(row.value)]
+        valued_rows = [row for row in rows_by_site[site] if math.isfinite(row.value) and row.method not in FLOORS]
         sure = [row for row in valued_rows if row.assessable]
         if not valued_rows:
             return 0, 0.0, site

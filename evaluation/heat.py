@@ -30,9 +30,7 @@ BLANK = (255, 255, 255, 0)  # where there is no value
 
 def draw_cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, measure: str, method: str) -> Picture:
     """Heat map of `protocols.score_matrix`: the model of each site (rows) on the patients of each site (columns)."""
-    parts = [
-        f"{m} on {t} {format_number(float(values[i, j]))}" for i, m in enumerate(models) for j, t in enumerate(tests)
-    ]
+    parts = _list_values([f"{model} on {test}" for model in models for test in tests], values.ravel())
     alt = f"{measure} of {method}: " + "; ".join(parts) + "."
     low, high = (0.5, 1.0) if np.isnan(values).all() or np.nanmin(values) >= 0.5 else (float(np.nanmin(values)), 1.0)
 
@@ -43,11 +41,7 @@ def draw_cross_site(models: Sequence[str], tests: Sequence[str], values: Floats,
 
 def draw_site_matrix(sites: Sequence[str], values: Floats, name: str, method: str) -> Picture:
     """A matrix (K, K) of the coordinator after the last round: what each site (row) takes from each site (column)."""
-    parts = [
-        f"{site} from {other} {format_number(float(value))}"
-        for site, row in zip(sites, values, strict=True)
-        for other, value in zip(sites, row, strict=True)
-    ]
+    parts = _list_values([f"{site} from {other}" for site in sites for other in sites], values.ravel())
     alt = f"{name} of {method} between hospitals: " + "; ".join(parts) + "."
 
     drawing = _draw_cells(sites, sites, values, _colour_limits(values), (name, "takes from", "hospital"), alt)
@@ -60,8 +54,7 @@ def draw_site_matrix(sites: Sequence[str], values: Floats, name: str, method: st
 
 def draw_round_matrix(sites: Sequence[str], rounds: Sequence[int], values: Floats, name: str, method: str) -> Picture:
     """A site's notes about each site (row) in each round (column); NaN = no note."""
-    last = [f"{site} {format_number(float(values[i, -1]))}" for i, site in enumerate(sites)]
-    first = [f"{site} {format_number(float(values[i, 0]))}" for i, site in enumerate(sites)]
+    first, last = _list_values(sites, values[:, 0]), _list_values(sites, values[:, -1])
     alt = f"{name} of {method} by hospital and round. Round {rounds[0]}: {', '.join(first)}. "
     alt += f"Round {rounds[-1]}: {', '.join(last)}."
 
@@ -75,12 +68,9 @@ def draw_mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, 
     """Mean coefficient of each model (column) in each layer (row) of a routed network, and its standard deviation over
     images: both (L, K + 1).
     """
-    start, models = (
-        1 / len(experts),
-        [f"{name} {format_number(float(v))}" for name, v in zip(experts, values[0], strict=True)],
-    )
-    means = ", ".join(f"{name} {format_number(float(v))}" for name, v in zip(experts, values.mean(axis=0), strict=True))
-    alt = f"Coefficients of {label}, mean over layers: {means}. In {layers[0]}: {', '.join(models)}."
+    means, models = _list_values(experts, values.mean(axis=0)), _list_values(experts, values[0])
+    start = 1 / len(experts)
+    alt = f"Coefficients of {label}, mean over layers: {', '.join(means)}. In {layers[0]}: {', '.join(models)}."
     reach = max(PALE, float(np.abs(values - start).max()))
 
     limits, labels = (start - reach, start + reach), ("coefficient", "model of", "layer")
@@ -91,6 +81,11 @@ def draw_mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, 
         f"they have a standard deviation of at most {float(spread.max()):.2g}."
     )
     return Picture(f"{label}: how models are mixed", caption, drawing, label)
+
+
+def _list_values(names: Sequence[str], values: Floats) -> list[str]:
+    """Values (n,) in words, each behind its name."""
+    return [f"{name} {format_number(float(value))}" for name, value in zip(names, values, strict=True)]
 
 
 def _draw_cells(
@@ -123,19 +118,10 @@ def _draw_cells(
     is_crowded = max(map(len, columns)) * CHARACTER > _cell_width(rows, columns) * step
     ramp = png_uri(painted(np.linspace(1, 0, RAMP)[:, None], bytes=True)[..., :3])
     across, down = len(columns) - 0.5, len(rows) - 0.5
-    panel = Panel(
-        shapes=cells,
-        x=Axis(
-            label=labels[1],
-            low=-0.5,
-            high=across,
-            ticks=range(0, len(columns), step),
-            names=columns[::step],
-            turned=is_crowded,
-        ),
-        y=Axis(label=labels[2], low=down, high=-0.5, ticks=range(len(rows)), names=rows),
-        colours=Colours(uri=ramp, axis=Axis(label=labels[0], low=low, high=high)),
-    )
+    ticks = range(0, len(columns), step)
+    x = Axis(label=labels[1], low=-0.5, high=across, ticks=ticks, names=columns[::step], turned=is_crowded)
+    y = Axis(label=labels[2], low=down, high=-0.5, ticks=range(len(rows)), names=rows)
+    panel = Panel(shapes=cells, x=x, y=y, colours=Colours(uri=ramp, axis=Axis(label=labels[0], low=low, high=high)))
     size = _figure_size(rows, columns, height)
     wide = ' class="wide"' if size[0] > WIDE else ""
     name = html.escape(alt, quote=True)

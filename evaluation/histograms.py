@@ -242,18 +242,16 @@ def to_tensors(counts: Counts) -> dict[str, Tensor]:
     if counts.noise:
         raise ValueError(f"counts with noise {counts.noise} are not packed; send the noised histogram instead")
     held = counts.packed.values[0] > 0
-    arrays = {
-        "scores": counts.packed.values[:, held],
-        "columns": counts.packed.columns[held],
-        "shape": np.array(counts.shape),
-        "confusion": counts.confusion,
-        "patients": np.array([counts.patients]),
-        "class_patients": np.array(counts.class_patients),
-    }
-    largest = max((int(a.max()) for a in arrays.values() if a.size), default=0)
-    if largest > torch.iinfo(torch.int32).max:
-        raise ValueError(f"a count of {largest} does not fit in 32 bits; count fewer images at once")
-    return {name: torch.from_numpy(array.astype(np.int32)) for name, array in arrays.items()}
+    return to_int32(
+        {
+            "scores": counts.packed.values[:, held],
+            "columns": counts.packed.columns[held],
+            "shape": np.array(counts.shape),
+            "confusion": counts.confusion,
+            "patients": np.array([counts.patients]),
+            "class_patients": np.array(counts.class_patients),
+        }
+    )
 
 
 def from_tensors(tensors: Mapping[str, Tensor]) -> Counts:
@@ -338,33 +336,65 @@ def complaints(
 
 def _find_format_problems(tensors: Mapping[str, Tensor]) -> list[str]:
     """Problems that are visible before unpacking."""
+    wrong = find_type_problems(tensors, dict.fromkeys(PACKED, torch.int32))
     if set(tensors) != set(PACKED):
-        return [f"found {sorted(tensors)}, needed is {list(PACKED)}"]
-    wrong = [f"{n} is {t.dtype}, needed is int32" for n, t in sorted(tensors.items()) if t.dtype != torch.int32]
-    wrong += [f"{n} holds negative numbers" for n, t in sorted(tensors.items()) if t.numel() and int(t.min()) < 0]
-    shape = tuple(tensors["shape"].tolist())
-    classes = tensors["class_patients"].numel()
+        return wrong
+    shape, classes = tuple(tensors["shape"].tolist()), tensors["class_patients"].numel()
     allowed = (1,) if classes == 2 else (classes, classes - 1)
     if len(shape) != 4 or shape[1] not in allowed or shape[2] != 2 or min(shape) < 1:
         rows = " or ".join(map(str, allowed))
         return [*wrong, f"shape is {shape}, needed is (1 + copies, {rows}, 2, bins)"]
-    width = shape[1] * shape[2] * shape[3]
+    sizes = {"confusion": (shape[0], classes, classes), "patients": (1,), "class_patients": (classes,)}
+    return wrong + find_packing_problems(tensors, "", shape, sizes)
+
+
+def find_type_problems(tensors: Mapping[str, Tensor], kinds: Mapping[str, torch.dtype]) -> list[str]:
+    """Tensors that are missing or too many; else those of another type, and whole numbers below 0."""
+    if set(tensors) != set(kinds):
+        return [f"found {sorted(tensors)}, needed is {sorted(kinds)}"]
+    each = sorted(tensors.items())
+    wrong = [
+        f"{name} is {tensor.dtype}, needed is {kinds[name]}" for name, tensor in each if tensor.dtype != kinds[name]
+    ]
+    whole = [(name, tensor) for name, tensor in each if kinds[name] == torch.int32 and tensor.numel()]
+    return wrong + [f"{name} holds negative numbers" for name, tensor in whole if int(tensor.min()) < 0]
+
+
+def find_size_problems(tensors: Mapping[str, Tensor], sizes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Tensors of another shape."""
+    shapes = {name: tuple(tensors[name].shape) for name in sizes}
+    return [
+        f"{name} has shape {shapes[name]}, needed is {size}" for name, size in sizes.items() if shapes[name] != size
+    ]
+
+
+def find_packing_problems(
+    tensors: Mapping[str, Tensor], prefix: str, shape: tuple[int, ...], sizes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """Problems of numbers packed in columns. prefix: of their names. shape: once unpacked. sizes: of other tensors."""
+    width, columns = math.prod(shape[1:]), tensors[f"{prefix}columns"]
     if shape[0] * width > LARGEST:
-        return [*wrong, f"shape is {shape}, allowed are {LARGEST} elements"]
-    columns = tensors["columns"]
-    needed = {
-        "scores": (shape[0], columns.numel()),
-        "columns": (columns.numel(),),
-        "confusion": (shape[0], classes, classes),
-        "patients": (1,),
-        "class_patients": (classes,),
-    }
-    for name, size in needed.items():
-        if tuple(tensors[name].shape) != size:
-            wrong.append(f"{name} has shape {tuple(tensors[name].shape)}, needed is {size}")
-    if len(set(columns.tolist())) != columns.numel() or (columns.numel() and int(columns.max()) >= width):
-        wrong.append(f"columns must be distinct and below {width}")
+        return [f"{prefix}shape is {shape}, allowed are {LARGEST} elements"]
+    packed = {f"{prefix}scores": (shape[0], columns.numel()), f"{prefix}columns": (columns.numel(),)}
+    wrong, places = find_size_problems(tensors, {**packed, **sizes}), columns.flatten().tolist()
+    if len(set(places)) != len(places) or max(places, default=0) >= width:
+        wrong.append(f"{prefix}columns must be distinct and below {width}")
     return wrong
+
+
+def find_noise_problems(noise: object) -> list[str]:
+    """What is wrong with a standard deviation of noise that was told."""
+    is_number = isinstance(noise, int | float) and not isinstance(noise, bool)
+    is_fine = is_number and 0 <= float(str(noise)) < math.inf
+    return [] if is_fine else [f"noise is {noise!r}, allowed is a finite number >= 0"]
+
+
+def to_int32(arrays: Mapping[str, Ints]) -> dict[str, Tensor]:
+    """Counts as tensors for sending. Raises: ValueError: one does not fit in 32 bits."""
+    largest = max((int(array.max()) for array in arrays.values() if array.size), default=0)
+    if largest > torch.iinfo(torch.int32).max:
+        raise ValueError(f"a count of {largest} does not fit in 32 bits; count fewer images at once")
+    return {name: torch.from_numpy(array.astype(np.int32)) for name, array in arrays.items()}
 
 
 def reach_cuts(probabilities: Floats) -> Floats:

@@ -25,6 +25,11 @@ class Estimate:
     n: int
     ignored: int = 0
 
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        """The value, and the ends of its interval."""
+        return self.value, self.low, self.high
+
 
 def percentile_interval(copies: Floats, *, level: float = 0.95) -> Estimate:
     """Percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).

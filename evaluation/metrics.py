@@ -270,13 +270,13 @@ class Measure:
 
 
 def _balanced_accuracy(counts: Counts) -> Floats:
-    """(1 + B,): mean recall over the classes of `support.find_mean_classes`."""
+    """(1 + B,): mean recall over the classes of `find_mean_classes`."""
     return np.asarray(class_recalls(counts.confusion)[:, find_mean_classes(counts)].mean(axis=-1))
 
 
 def _mean_auc(counts: Counts) -> Floats:
-    """(1 + B,): the AUC of class 1, or the mean over the classes of `support.find_mean_classes`, or over the cuts of
-    `support.find_mean_cuts`.
+    """(1 + B,): the AUC of class 1, or the mean over the classes of `find_mean_classes`, or over the cuts of
+    `find_mean_cuts`.
     """
     each = auc(counts.used_scores[0])
     if counts.classes == 2:
@@ -298,7 +298,8 @@ def _mean_calibration_error(counts: Counts) -> Floats:
     """(1 + B,): the calibration error, mean over score rows; NaN for noised counts."""
     if counts.scale == ODDS:
         return _all_nan(counts)
-    return np.asarray(calibration_error(counts.scores, groups=_group_count(counts)).mean(axis=-1))
+    groups = counts.shape[-1] if counts.shape[-1] % 16 else 16
+    return np.asarray(calibration_error(counts.scores, groups=groups).mean(axis=-1))
 
 
 def _all_nan(counts: Counts) -> Floats:
@@ -322,9 +323,3 @@ figures, of two classes and of more; as Dice is of masks and the mean absolute e
 """
 FURTHER = (SENSITIVITY, SPECIFICITY, BRIER, RANKED_PROBABILITY, CALIBRATION)
 """A second table: scores at the threshold 0.5, and scores of the probabilities themselves."""
-
-
-def _group_count(counts: Counts) -> int:
-    """16 groups if the bins allow it, else as many as there are bins."""
-    bins = counts.shape[-1]
-    return 16 if bins % 16 == 0 else bins

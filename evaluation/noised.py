@@ -23,7 +23,6 @@ patient has one image.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -32,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.histograms import LARGEST, ODDS, Counts, Floats, Ints, make_generator, pack_scores
+from evaluation.histograms import LARGEST, ODDS, Counts, Floats, Ints, find_noise_problems, make_generator, pack_scores
 from evaluation.metrics import auc
 from evaluation.scale import CELLS, HALF, TREE, compute_density, project_onto_simplex, tree_levels
 from evaluation.votes import BINS, Parts, Release, bins_from, split_noise
@@ -72,10 +71,8 @@ def from_noised(
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
-    wrong = [
-        *_find_shape_problems(release, class_patients, copies),
-        *_find_fact_problems(noise, patients, images, class_patients),
-    ]
+    wrong = _find_shape_problems(release, class_patients, copies)
+    wrong += _find_fact_problems(noise, patients, images, class_patients)
     if wrong:
         raise ValueError("these are no noised counts: " + "; ".join(wrong))
     classes, has_cuts = len(class_patients), "cuts" in release.histograms
@@ -90,21 +87,15 @@ def from_noised(
     ]
     prepare = _prepare_two_classes if classes == 2 else _prepare_many_classes
     sample, draw_copies = prepare(release, how, patients, class_patients, generator)
-    sums = Sums(
-        *(
-            np.concatenate([sample_part[None], many])
-            for sample_part, many in zip(sample, draw_copies(copies), strict=True)
-        )
-    )
+    pairs = zip(sample, draw_copies(copies), strict=True)
+    sums = Sums(*(np.concatenate([part[None], many]) for part, many in pairs))
     of_class = _round_to_totals(sums.of_class * (images / patients), np.full(1 + copies, images))
     scores = np.empty((1 + copies, len(rows), 2, CELLS), np.int64)
     for place, row in enumerate(rows):
         class_images = of_class[:, place] if classes > 2 and not has_cuts else of_class[:, place + 1 :].sum(axis=1)
         laid = spread_over_cells(sums.pairs[:, place], row)
-        scores[:, place, 0], scores[:, place, 1] = (
-            _round_cumulatively(laid[:, 0], images - class_images),
-            _round_cumulatively(laid[:, 1], class_images),
-        )
+        for side, total in enumerate((images - class_images, class_images)):
+            scores[:, place, side] = _round_cumulatively(laid[:, side], total)
     halves = scores[:, 0].reshape(1 + copies, 2, 2, HALF).sum(axis=-1) if classes == 2 else None
     confusion = _round_to_totals(_scale_to_totals(sums.confusion, of_class), of_class) if halves is None else halves
     return Counts(pack_scores(scores), confusion, patients, tuple(class_patients), how.own, ODDS)
@@ -247,9 +238,7 @@ def _find_shape_problems(release: Release, class_patients: object, copies: int) 
 
 def _find_fact_problems(noise: object, patients: object, images: object, class_patients: object) -> list[str]:
     """Everything that is wrong with the declared facts, each by itself and then together."""
-    wrong = []
-    if isinstance(noise, bool) or not isinstance(noise, int | float) or not (noise >= 0 and math.isfinite(noise)):
-        wrong.append(f"noise is {noise!r}, allowed is a finite number >= 0")
+    wrong = find_noise_problems(noise)
     for name, value in (("patients", patients), ("images", images)):
         if not _is_whole_number(value, 1):
             wrong.append(f"{name} is {value!r}, allowed is 1 to {MOST}")

@@ -204,11 +204,8 @@ def _veto_notices(harmony: Harmony | None) -> Iterator[Notice]:
     """One notice for each vetoed translation."""
     for row in harmony.rows if harmony is not None else ():
         if row.vetoed:
-            text = (
-                f"The translation {row.space} is not used at {row.site} ({', '.join(row.reasons)}): its "
-                "images stay as they were read."
-            )
-            yield Notice("Veto", text, "spaces")
+            where = f"The translation {row.space} is not used at {row.site} ({', '.join(row.reasons)})"
+            yield Notice("Veto", f"{where}: its images stay as they were read.", "spaces")
 
 
 def _score_notices(
@@ -234,7 +231,7 @@ def _score_notices(
         ]:
             yield Notice("No better than guessing", f"At {site}: {', '.join(collapsed)}.", "scores")
         worse = [
-            f"{method}{_format_gain(row)}"
+            f"{method} ({format_signed(row.gain)})"
             for method, row in method_rows.items()
             if method not in at_home and interval_sign(*row.widest_gain) < 0
         ]
@@ -253,25 +250,16 @@ def _score_notices(
         yield Notice("Not assessable", text, "scores")
 
 
-def _format_gain(row: ScoreRow) -> str:
-    """A signed gain in brackets."""
-    return f" ({format_signed(row.gain)})"
-
-
 def _run_class_notices(page: RunPage) -> Iterator[Notice]:
     """Notices of odd classes, only where hospitals count images exactly: a noised count does not show whether it is
     0.
     """
     if page.structures or page.number is not None or page.findings.names:
         return
-    counts_by_site = {
-        site.site: counts
-        for site in page.sites
-        if not site.released and (counts := _count_classes(site.splits, page.classes))
-    }
-    yield from _counting_notices(
-        counts_by_site, page.classes, {site.site: site.rejected.get("bad_label", 0) for site in page.sites}
-    )
+    counted = {site.site: _count_classes(site.splits, page.classes) for site in page.sites if not site.released}
+    counts_by_site = {site: counts for site, counts in counted.items() if counts}
+    strange = {site.site: site.rejected.get("bad_label", 0) for site in page.sites}
+    yield from _counting_notices(counts_by_site, page.classes, strange)
     if len(counts_by_site) == len(page.sites) and (problem := compare_classes(counts_by_site, page.classes)):
         yield Notice("Classes", f"{problem[:1].upper()}{problem[1:]}.")
 
@@ -295,12 +283,8 @@ def _counting_notices(
 def _count_classes(splits: Sequence[SplitCount], names: Sequence[str]) -> list[int]:
     """Images of each class in all splits; of two classes those without and with a finding; empty if not counted."""
     if names:
-        counted_all = all(len(split.classes) == len(names) for split in splits)
-        return (
-            [sum(class_counts) for class_counts in zip(*(split.classes for split in splits), strict=True)]
-            if counted_all
-            else []
-        )
+        is_counted = all(len(split.classes) == len(names) for split in splits)
+        return [sum(counts) for counts in zip(*(split.classes for split in splits), strict=True)] if is_counted else []
     positives = sum(split.positives for split in splits)
     return [sum(split.images for split in splits) - positives, positives]
 

@@ -22,7 +22,16 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from evaluation.histograms import LARGEST, Floats, Ints, draw_patient_weights, make_generator
+from evaluation.histograms import (
+    LARGEST,
+    Floats,
+    Ints,
+    draw_patient_weights,
+    find_noise_problems,
+    find_size_problems,
+    find_type_problems,
+    make_generator,
+)
 from evaluation.metrics import NOISE_SHARE, Measure, Support, ratio
 from evaluation.scale import project_onto_simplex
 
@@ -223,8 +232,7 @@ def _find_release_problems(
     wrong = [] if copies >= 0 else [f"copies is {copies}, allowed is 0 or more"]
     if histogram.shape != (BINS,) or not np.isfinite(histogram).all():
         wrong.append(f"error_bins has shape {histogram.shape}, needed are {BINS} finite numbers")
-    if isinstance(noise, bool) or not isinstance(noise, int | float) or not (noise >= 0 and math.isfinite(noise)):
-        wrong.append(f"noise is {noise!r}, allowed is a finite number >= 0")
+    wrong += find_noise_problems(noise)
     for name, value, least in (("patients", patients, 1), ("images", images, patients)):
         if isinstance(value, bool) or not isinstance(value, int) or not isinstance(least, int):
             wrong.append(f"{name} is {value!r}, needed is a whole number")
@@ -235,12 +243,12 @@ def _find_release_problems(
 
 def _find_format_problems(tensors: Mapping[str, Tensor]) -> list[str]:
     """Problems of types and shapes."""
-    if set(tensors) != {"errors", "tested"}:
-        return [f"found {sorted(tensors)}, needed are errors and tested"]
-    errors, tested = tensors["errors"], tensors["tested"]
-    wrong = [] if errors.dtype == torch.float64 else [f"errors are {errors.dtype}, needed is float64"]
-    if tested.dtype != torch.int32 or tuple(tested.shape) != (2,):
-        wrong.append(f"tested is {tested.dtype} {tuple(tested.shape)}, needed is int32 (2,)")
+    kinds = {"errors": torch.float64, "tested": torch.int32}
+    wrong = find_type_problems(tensors, kinds)
+    if set(tensors) != set(kinds):
+        return wrong
+    wrong += find_size_problems(tensors, {"tested": (2,)})
+    errors = tensors["errors"]
     if errors.dim() != 2 or errors.shape[1] != len(COLUMNS) or not 1 <= errors.numel() <= LARGEST:
         wrong.append(f"errors have shape {tuple(errors.shape)}, needed is (1 + copies, {len(COLUMNS)})")
     return wrong
@@ -270,26 +278,17 @@ def _find_value_problems(tensors: Mapping[str, Tensor]) -> list[str]:
     return [problem for problem, wrong in tests.items() if wrong]
 
 
-def compute_mean_absolute_error(errors: Errors) -> Floats:
-    """(1 + B,): the mean of |predicted - true|, in shares of the range."""
-    return ratio(errors.totals[:, ABSOLUTE], errors.totals[:, COUNT])
-
-
-def _compute_mean_square(errors: Errors) -> Floats:
-    """(1 + B,): the mean of (predicted - true)^2."""
-    return ratio(errors.totals[:, SQUARED], errors.totals[:, COUNT])
-
-
-def _compute_bias(errors: Errors) -> Floats:
-    """(1 + B,): the mean of predicted - true."""
-    return ratio(errors.totals[:, ERROR], errors.totals[:, COUNT])
+def compute_mean(errors: Errors, column: int = ABSOLUTE) -> Floats:
+    """(1 + B,): the mean of a column: of |predicted - true|, predicted - true or its square, in shares of the range."""
+    return ratio(errors.totals[:, column], errors.totals[:, COUNT])
 
 
 def _compute_limit(errors: Errors, side: int) -> Floats:
     """(1 + B,): a limit of agreement, bias + side * 1.96 standard deviations of the errors; NaN for one image."""
     n = errors.totals[:, COUNT]
-    variance = np.maximum(_compute_mean_square(errors) - _compute_bias(errors) ** 2, 0) * ratio(n, n - 1)
-    return _compute_bias(errors) + side * 1.96 * np.sqrt(variance)
+    bias = compute_mean(errors, ERROR)
+    variance = np.maximum(compute_mean(errors, SQUARED) - bias**2, 0) * ratio(n, n - 1)
+    return bias + side * 1.96 * np.sqrt(variance)
 
 
 def _compute_correlation(errors: Errors) -> Floats:
@@ -331,10 +330,10 @@ def list_number_measures(number: Number) -> tuple[Measure, ...]:
         )
 
     return (
-        in_unit(MAE, compute_mean_absolute_error),
-        in_unit(RMSE, lambda errors: np.sqrt(_compute_mean_square(errors))),
+        in_unit(MAE, compute_mean),
+        in_unit(RMSE, lambda errors: np.sqrt(compute_mean(errors, SQUARED))),
         Measure(CORRELATION, _compute_correlation, rests=_find_support),
-        in_unit(BIAS, _compute_bias, ranked=False),
+        in_unit(BIAS, lambda errors: compute_mean(errors, ERROR), ranked=False),
         in_unit(LOWER_LIMIT, lambda errors: _compute_limit(errors, -1), ranked=False),
         in_unit(UPPER_LIMIT, lambda errors: _compute_limit(errors, 1), ranked=False),
     )

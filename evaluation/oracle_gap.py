@@ -129,27 +129,11 @@ def _line_gap_rows(label: str, comparison: Compared, tables: Mapping[str, Table]
         return
     ours, raw, best = (dict(_scores_by_key(table, measure)) for table in common_tables)
     for key, score in ours.items():
-        gained, gap = (
-            compute_gain(score, raw[key], measure),
-            compute_gain(best[key], raw[key], measure),
-        )
+        gained, gap = (compute_gain(each, raw[key], measure) for each in (score, best[key]))
         share, why = share_in_copies(gained.copies, gap.copies)
-        yield GapRow(
-            label,
-            comparison.untranslated,
-            comparison.oracle,
-            key[0],
-            score.sites,
-            measure.name,
-            gap.estimate.value,
-            gap.estimate.low,
-            gap.estimate.high,
-            gained.estimate.value,
-            gained.estimate.low,
-            gained.estimate.high,
-            *share,
-            why,
-        )
+        lines = (label, comparison.untranslated, comparison.oracle)
+        numbers = (*gap.estimate.numbers, *gained.estimate.numbers, *share)
+        yield GapRow(*lines, key[0], score.sites, measure.name, *numbers, why)
 
 
 def _scores_by_key(table: Table, measure: Measure) -> Iterator[tuple[tuple[str, tuple[str, ...]], Score]]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.histograms import LARGEST, Floats, Ints, draw_patient_weights
+from evaluation.histograms import LARGEST, Floats, Ints, draw_patient_weights, find_size_problems, find_type_problems
 from evaluation.masks import DICE_AT, FARTHEST, HD95_AT, Values
 from evaluation.metrics import Measure, Support, ratio
 
@@ -121,20 +121,16 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Overlaps:
 
 def _find_format_problems(tensors: Mapping[str, Tensor]) -> list[str]:
     """Problems of types and shapes."""
+    wrong = find_type_problems(tensors, {**dict.fromkeys(PACKED, torch.int32), "totals": torch.float64})
     if set(tensors) != set(PACKED):
-        return [f"found {sorted(tensors)}, needed is {list(PACKED)}"]
-    needed = {name: torch.float64 if name == "totals" else torch.int32 for name in PACKED}
-    wrong = [f"{n} is {tensors[n].dtype}, needed is {kind}" for n, kind in needed.items() if tensors[n].dtype != kind]
+        return wrong
     classes, shape = tensors["class_patients"].numel(), tuple(tensors["totals"].shape)
     if len(shape) != 3 or shape[0] < 1 or shape[1:] != (classes, 2) or classes < 1:
         return [*wrong, f"totals have shape {shape}, needed is (1 + copies, {classes}, 2) with a class or more"]
     if tensors["totals"].numel() > LARGEST:
         wrong.append(f"totals have shape {shape}, allowed are {LARGEST} elements")
     sizes = {"known": shape, "patients": (1,), "images": (1,), "class_patients": (classes,)}
-    actual_sizes = {name: tuple(tensors[name].shape) for name in sizes}
-    return wrong + [
-        f"{n} has shape {actual_sizes[n]}, needed is {size}" for n, size in sizes.items() if actual_sizes[n] != size
-    ]
+    return wrong + find_size_problems(tensors, sizes)
 
 
 def _find_value_problems(tensors: Mapping[str, Tensor]) -> list[str]:

@@ -137,15 +137,8 @@ def draw_row_panels(
     those of what is drawn. has_method_panels: the groups are methods, and rows are of something else.
     """
     size = row_panel_size(groups, methods)
-    rows = Axis(
-        low=len(methods) - 0.4,
-        high=-0.6,
-        ticks=range(len(methods)),
-        names=methods,
-        line=False,
-        grid=True,
-        methods=not has_method_panels,
-    )
+    ticks, bottom, of_methods = range(len(methods)), len(methods) - 0.4, not has_method_panels
+    rows = Axis(low=bottom, high=-0.6, ticks=ticks, names=methods, line=False, grid=True, methods=of_methods)
     x = Axis(label=textwrap.fill(label, int(size[0] / CHARACTER)), most=3, grid=True, size=SMALL)
     panels = {}
     for group in groups:

@@ -66,12 +66,9 @@ def compute_characteristics(features: Mapping[str, Floats], positive: NDArray[np
 
     features: name -> (n,). positive: (n,).
     """
+    sides = (~positive, positive)
     return tuple(
-        Characteristic(
-            name,
-            _format_summary(values[~positive], _is_binary(values)),
-            _format_summary(values[positive], _is_binary(values)),
-        )
+        Characteristic(name, *(_format_summary(values[side], _is_binary(values)) for side in sides))
         for name, values in features.items()
     )
 

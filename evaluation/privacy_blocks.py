@@ -220,7 +220,7 @@ def _build_membership_blocks(attacks: Sequence[MembershipRow]) -> list[Block]:
     for note, group in sorted(group_by((a for a in attacks if not a.others), lambda a: a.note).items()):
         text = f"{len(group)} of {len(attacks)} attacks: {note or 'no result'} ({_name_attacks(group)})."
         blocks.append(Paragraph(text, "note"))
-    judged = [attack for attack in attacks if attack.others]
+    judged, outcome = [attack for attack in attacks if attack.others], Column("verdict", look="told")
     if not judged:
         return blocks
     fields: Fields = [
@@ -230,7 +230,7 @@ def _build_membership_blocks(attacks: Sequence[MembershipRow]) -> list[Block]:
         (number_column("control"), lambda row: format_number(row.control_auc)),
         (number_column("took part"), lambda row: format_whole(row.members)),
         (number_column("others"), lambda row: format_whole(row.others)),
-        (Column("verdict", look="told"), _judge_membership),
+        (outcome, lambda row: (membership_outcome(row).word, Span(row.note, "sub why") if row.note else "")),
     ]
     blocks.append(make_table("Membership inference", MEMBERSHIP, judged, fields, method=lambda row: row.method))
     best = find_strongest_attack(judged)
@@ -244,11 +244,6 @@ def _describe_auc(row: MembershipRow) -> Text:
     """The AUC of an attack with its interval."""
     interval = make_subline(f"{format_number(row.low)} – {format_number(row.high)}")
     return (Span(format_number(row.auc), "value"), " ", interval)
-
-
-def _judge_membership(row: MembershipRow) -> Text:
-    """Whether an attack succeeds."""
-    return (membership_outcome(row).word, Span(row.note, "sub why") if row.note else "")
 
 
 def _build_inversion_blocks(attacks: Sequence[InversionRow]) -> list[Block]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -153,10 +153,7 @@ def score_overall(table: Table, measure: Measure, *, sample: Evidence | None = N
     """
     own_evidence = _own_evidence(table)
     pooled_sample = pool_evidence(list(own_evidence.values())) if sample is None else sample
-    return replace(
-        score_evidence(pooled_sample, measure, sites=tuple(own_evidence)),
-        mixes_sites=len(own_evidence) > 1,
-    )
+    return replace(score_evidence(pooled_sample, measure, sites=tuple(own_evidence)), mixes_sites=len(own_evidence) > 1)
 
 
 def pool_test_sets(table: Table) -> dict[str, Evidence]:
@@ -249,8 +246,7 @@ def _sum_supports(supports: list[Support]) -> Support:
     )
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """Mean over n sites with the *population* standard deviation (ddof = 0), as PGFed prints it."""
 
     mean: float

@@ -39,7 +39,7 @@ class ScoreRow:
     protocol: private or outside (one test site), private mean, overall, public or outside mean (several).
     sites: the test sites that entered.
     low, high: 95 % interval over `copies` bootstrap copies; `ignored` more had no value. gain: over the reference
-    method, on the same patients, positive = better; NaN without one. Supports as in `histograms.Support`.
+    method, on the same patients, positive = better; NaN without one. Supports as in `metrics.Support`.
     noise: standard deviation of the noise in each bin, in patients, over all sites that entered; 0 = counted. defined:
     for masks, the patients for whom the measure has a value.
     trainings: how many trainings of the method, with other seeds on the same patients, value, gain and the intervals

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from evaluation.answers import build_answers, build_banners, run_answers
 from evaluation.common_sections import SIMULATION, build_commands_section, build_figures_section, settings_fold
+from evaluation.grid import find_range
 from evaluation.leaving import Left, Total, compute_totals, list_patient_records
 from evaluation.page import (
     Block,
@@ -49,6 +50,7 @@ from evaluation.wording import (
     format_moment,
     format_number,
     format_size,
+    format_span,
     format_whole,
 )
 
@@ -256,17 +258,11 @@ def _build_request_table(page: RunPage, requests: Sequence[str]) -> Table:
             Column("what it held", look="told"),
             lambda name: "; ".join(dict.fromkeys(e.content for e in by_request[name] if e.content)) or DASH,
         ),
-        (number_column("bytes"), lambda name: _span_sizes([entry.bytes for entry in by_request[name]])),
+        (number_column("bytes"), lambda name: format_span(find_range(e.bytes for e in by_request[name]), format_size)),
         (number_column("messages"), lambda name: format_whole(sum(entry.messages for entry in by_request[name]))),
         ("privacy loss ε", lambda name: format_list(list(dict.fromkeys(e.epsilon for e in by_request[name])))),
     ]
     return make_table("What left, by request", caption, requests, fields)
-
-
-def _span_sizes(sizes: Sequence[int]) -> str:
-    """The least and the most of sizes."""
-    least, most = format_size(min(sizes)), format_size(max(sizes))
-    return least if min(sizes) == max(sizes) else f"{least} – {most}"
 
 
 def _build_site_table(page: RunPage, requests: Sequence[str], totals: Sequence[Total], sent: Sent) -> Table:

@@ -91,11 +91,6 @@ class RunScores:
         """How often each method was trained."""
         return max((row.trainings for row in self.page.scores), default=1)
 
-    @property
-    def has_gains(self) -> bool:
-        """Whether gains over a reference were computed."""
-        return bool(self.page.gains)
-
 
 def arrange_scores(page: RunPage) -> RunScores:
     """All that tables of scores are made of."""
@@ -121,12 +116,11 @@ def build_leading_section(scores: RunScores) -> list[Section]:
     fields: Fields = [("method", lambda method: named_method(method, scores.notes))]
     for measure in scores.leading:
         fields.append((number_column(measure), partial(_say_value, scores, measure)))
-        if scores.has_gains:
-            gain = Column("gain", is_number=True)
-            fields.append((gain, partial(_say_gain, scores, measure)))
+        if scores.page.gains:
+            fields.append((number_column("gain"), partial(_say_gain, scores, measure)))
     if shares:
         fields.append((number_column("oracle gap"), lambda method: share_text(shares.get(method))))
-    if scores.has_gains:
+    if scores.page.gains:
         title = number_column(f"hospitals, by {scores.by}")
         fields.append((title, lambda method: _say_decided(decided.get(method))))
     table = make_table(
@@ -181,7 +175,7 @@ def _explain_leading(scores: RunScores) -> Text:
     if len(scores.tested) > 1:
         pattern = "Each hospital's model on its own test patients, mean over hospitals"
     pattern += f", with 95 % intervals over patients{', and over trainings' if scores.trainings > 1 else ''}."
-    if scores.has_gains:
+    if scores.page.gains:
         pattern += (
             " Gain: over {reference}, with its interval; grey if that contains 0, so that the method is not "
             "distinguishable from {reference}."

@@ -31,15 +31,7 @@ from evaluation.page import (
 from evaluation.panels import DASHED, draw_row_panels, draw_span, draw_upright
 from evaluation.records import AugmentedRow, RunPage
 from evaluation.rows import PRIVATE, GapRow
-from evaluation.score_tables import (
-    DASH,
-    VETOED,
-    change_span,
-    named_method,
-    range_line,
-    share_text,
-    spread_fields,
-)
+from evaluation.score_tables import DASH, VETOED, change_span, named_method, range_line, share_text, spread_fields
 from evaluation.wording import format_estimate, format_hundredths, format_number, format_signed, format_whole
 
 SPACES = (

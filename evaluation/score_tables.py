@@ -53,10 +53,10 @@ AGREEMENT_CAPTION = compose_text(
 
 
 def spread_fields(
-    names: Iterable[Named], name_column: Callable[[Named], Column], say: Callable[[Named, Any], Text | Cell]
+    names: Iterable[Named], name_column: Callable[[Named], Column], describe: Callable[[Named, Any], Text | Cell]
 ) -> Fields:
     """A column for each of several, with what it says of one of them and a record."""
-    return [(name_column(name), partial(say, name)) for name in names]
+    return [(name_column(name), partial(describe, name)) for name in names]
 
 
 def build_further_table(page: RunPage | SitePage, grid: Grid, column: str) -> list[Block]:

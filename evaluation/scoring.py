@@ -124,30 +124,17 @@ def pair_rows(
 
 
 def _make_pair(
-    method: str,
-    other: str,
-    place: Place,
-    measure: Measure,
-    ours: Sequence[Score],
-    theirs: Sequence[Score],
+    method: str, other: str, place: Place, measure: Measure, ours: Sequence[Score], theirs: Sequence[Score]
 ) -> PairRow:
     gains = _pair_gains(ours, theirs, measure)
     over = _average_scores(gains)
     trained = _interval_over_trainings([gain.estimate.value for gain in gains])
     low, high = select_wider((over.estimate.low, over.estimate.high), trained)
-    return PairRow(
-        method=method,
-        other=other,
-        protocol=place[0],
-        sites=place[1],
-        measure=measure.name,
-        gain=over.estimate.value,
-        low=low,
-        high=high,
-        assessable=over.assessable,
-    )
+    return PairRow(method, other, *place, measure.name, over.estimate.value, low, high, over.assessable)
 
 
+SUPPORTED = ("patients", "images", "positives", "negatives", "positive_patients", "noise", "defined")
+"""What a row says of the support of its score."""
 Place: TypeAlias = tuple[str, tuple[str, ...]]
 """A protocol and the test sites that entered."""
 
@@ -192,10 +179,7 @@ def label_measures(tables: Mapping[str, Table], classes: Classes = TWO) -> tuple
     the Brier score and the calibration error would be too inexact.
     """
     counts = [evidence for table in tables.values() for evidence in table.values() if isinstance(evidence, Counts)]
-    number, exact = (
-        max((site_counts.classes for site_counts in counts), default=2),
-        not any(site_counts.noise for site_counts in counts),
-    )
+    number, exact = max((each.classes for each in counts), default=2), not any(each.noise for each in counts)
     probabilities = (BRIER, CALIBRATION) if exact else ()
     if number == 2:
         return (*MEASURES, SENSITIVITY, SPECIFICITY, *probabilities)
@@ -272,16 +256,11 @@ def gain_rows(
     for measure in [measure for measure in measures if measure.ranked]:
         for method in [m for m in tables if m != reference]:
             ours, theirs = select_common_sites([own_model_table(tables[method]), own_model_table(tables[reference])])
-            spread = mean_individual_gain(
-                _average_gains(
-                    [ours, *map(own_model_table, repeats.get(method, ()))],
-                    [theirs, *map(own_model_table, repeats.get(reference, ()))],
-                    measure,
-                )
-            )
+            trainings = [ours, *map(own_model_table, repeats.get(method, ()))]
+            over = [theirs, *map(own_model_table, repeats.get(reference, ()))]
+            spread = mean_individual_gain(_average_gains(trainings, over, measure))
             noises = (counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
-            noise = max(noises, default=0.0)
-            result.append(GainRow(method, measure.name, spread.mean, spread.std, spread.n, spread.improved, noise))
+            result.append(GainRow(method, measure.name, *spread, max(noises, default=0.0)))
     return tuple(result)
 
 
@@ -311,11 +290,7 @@ def select_common_sites(tables: Sequence[Table]) -> list[Table]:
 
 
 def _make_row(
-    method: str,
-    protocol: str,
-    measure: Measure,
-    trainings: Sequence[Score],
-    theirs: Sequence[Score] | None,
+    method: str, protocol: str, measure: Measure, trainings: Sequence[Score], theirs: Sequence[Score] | None
 ) -> ScoreRow:
     """The row of the scores of a method's trainings, with the gain over `theirs`, those of the reference, if there is
     one.
@@ -336,23 +311,17 @@ def _make_row(
         high=estimate.high,
         copies=estimate.n,
         ignored=estimate.ignored,
-        patients=support.patients,
-        images=support.images,
-        positives=support.positives,
-        negatives=support.negatives,
-        positive_patients=support.positive_patients,
         assessable=ours.assessable,
         mixes_sites=ours.mixes_sites,
         gain=over.value if over else math.nan,
         gain_low=over.low if over else math.nan,
         gain_high=over.high if over else math.nan,
-        noise=support.noise,
-        defined=support.defined,
         trainings=len(trainings),
         trained_low=trained_low,
         trained_high=trained_high,
         gain_trained_low=gain_trained_low,
         gain_trained_high=gain_trained_high,
+        **{name: getattr(support, name) for name in SUPPORTED},
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from evaluation.agreement import confusion_matrices
 from evaluation.classes import Classes
-from evaluation.confusion import confusion_matrices
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
 from evaluation.figures import (

@@ -373,7 +373,7 @@ def _describe_estimate(estimate: Estimate | None) -> Text:
     """A value with its interval."""
     if estimate is None or math.isnan(estimate.value):
         return DASH
-    return tuple(estimate_texts(estimate.value, estimate.low, estimate.high, format_figures, " to "))
+    return tuple(estimate_texts(*estimate.numbers, format_figures, " to "))
 
 
 def build_withdrawn_section(page: SitePage) -> list[Section]:

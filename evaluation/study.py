@@ -268,27 +268,16 @@ def compute_balances(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell]
     result = []
     for case in cases:
         for method in (name for name in case.methods if name != case.reference):
-            gains = {
-                site: cell_by_key[key].gain
-                for site in case.sites
-                if (key := (case.name, method, measure, site)) in cell_by_key
-            }
-            gains = {site: gain for site, gain in gains.items() if gain.n}
+            cells = {site: cell_by_key.get((case.name, method, measure, site)) for site in case.sites}
+            gains = {site: cell.gain for site, cell in cells.items() if cell and cell.gain.n}
             if not gains:
                 continue
             worst = min(gains, key=lambda site: gains[site].mean)
             pooled = cell_by_key.get((case.name, method, measure, POOLED))
-            result.append(
-                Balance(
-                    case.name,
-                    method,
-                    pooled.gain if pooled else compute_spread(()),
-                    (sum(gain.mean > 0 for gain in gains.values()), len(gains)),
-                    (sum(gain.better for gain in gains.values()), sum(gain.n for gain in gains.values())),
-                    worst,
-                    gains[worst],
-                )
-            )
+            sites = (sum(gain.mean > 0 for gain in gains.values()), len(gains))
+            times = (sum(gain.better for gain in gains.values()), sum(gain.n for gain in gains.values()))
+            overall = pooled.gain if pooled else compute_spread(())
+            result.append(Balance(case.name, method, overall, sites, times, worst, gains[worst]))
     return result
 
 

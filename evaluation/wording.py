@@ -95,10 +95,10 @@ def format_count(value: int, singular: str, plural: str) -> str:
     return f"{format_whole(value)} {singular if value == 1 else plural}"
 
 
-def format_span(pair: tuple[int, int]) -> str:
+def format_span(pair: tuple[int, int], write: Callable[[int], str] = format_whole) -> str:
     """A number, or the least and the most of several."""
-    least, most = pair
-    return format_whole(least) if least == most else f"{format_whole(least)} – {format_whole(most)}"
+    least, most = map(write, pair)
+    return least if pair[0] == pair[1] else f"{least} – {most}"
 
 
 def format_list(names: Sequence[str]) -> str:

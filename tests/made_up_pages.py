@@ -13,12 +13,21 @@ import torch
 from evaluation.adaptation import AdaptedLine
 from evaluation.benchmark import BenchmarkPage, Reason, Visited, render_benchmark_page
 from evaluation.drawing import png_uri
-from evaluation.progress_page import RunProgress, RunState, StageLine, TaskLine, render_progress_page
 from evaluation.records import Command, SitePage, SplitCount
 from evaluation.rendering import render_page
 from evaluation.report import render_site_page
 from evaluation.rows import PRIVATE, ScoreRow
-from evaluation.run_list import HospitalModel, RunLine, Training, render_run_list
+from evaluation.run_list import (
+    HospitalModel,
+    RunLine,
+    RunProgress,
+    RunState,
+    StageLine,
+    TaskLine,
+    Training,
+    render_progress_page,
+    render_run_list,
+)
 from evaluation.site_page import OutsideDetails
 from evaluation.study import StudyCase, StudyPage, StudyRow, StudyRun
 from evaluation.study_page import render_study_page

@@ -36,7 +36,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "evaluation.figures:draw_note_curves",
         "evaluation.heat:draw_cross_site",
         "evaluation.heat:draw_round_matrix",
-        "evaluation.reliability:calibration_curves",
+        "evaluation.agreement:calibration_curves",
         "evaluation.patients:draw_features_by_class",
         "evaluation.patients:draw_intensities",
         "evaluation.maps:draw_scatter",

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from evaluation.agreement import calibration_curves
 from evaluation.benchmark import (
     BenchmarkPage,
     Reason,
     SignedModel,
     Visited,
     as_facts,
+    draw_forest_plot,
     list_findings,
     rank_standings,
     render_benchmark_page,
@@ -22,13 +24,11 @@ from evaluation.choice import primary_measure
 from evaluation.classes import Classes
 from evaluation.drawing import Picture
 from evaluation.findings import list_finding_measures
-from evaluation.forest import draw_forest_plot
 from evaluation.histograms import Counts
 from evaluation.metrics import Measure
 from evaluation.overlap import list_measures
 from evaluation.protocols import Evidence
 from evaluation.records import Command
-from evaluation.reliability import calibration_curves
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow, scores_csv, to_json
 from evaluation.scoring import label_measures, score_rows
 from pipelines.benchmark.asking import HospitalAnswers

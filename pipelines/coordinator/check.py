@@ -25,8 +25,7 @@ from pipelines.coordinator.conversations import choose_upload
 from pipelines.coordinator.paying import compute_prices, describe_prices
 from pipelines.coordinator.permissions import check_permitted, permissions_from, permissions_in
 from pipelines.coordinator.rehearsing import check_synthesis
-from pipelines.coordinator.report.merging import describe_buffer
-from pipelines.coordinator.report.methods import work_of
+from pipelines.coordinator.report.methods import describe_buffer, work_of
 from pipelines.coordinator.stages import ingest
 from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.witness import build_surveys

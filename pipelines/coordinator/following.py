@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 
-from evaluation.progress_page import RunProgress, RunState, StageLine, StageState, TaskLine, render_progress_page
-from evaluation.run_list import Training
+from evaluation.run_list import RunProgress, RunState, StageLine, StageState, TaskLine, Training, render_progress_page
 from federation.engine import listen_for_answers
 from federation.rounds import method_schedule
 from pipelines.coordinator.artifacts import PAGE as REPORT

@@ -17,11 +17,11 @@ import pytest
 
 from browsing import needs_browser, open_browser, open_page
 from evaluation import figures, records, report, rows, scoring
+from evaluation.agreement import calibration_curves
 from evaluation.attacks import MembershipRow
 from evaluation.histograms import count_scores
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
-from evaluation.reliability import calibration_curves
 from evaluation.run_list import RunLine, flatten_settings, render_run_list
 from evaluation.wording import READABLE, Words, format_duration, format_number, format_signed, format_size, format_whole
 from privacy.release.meaning import format_loss

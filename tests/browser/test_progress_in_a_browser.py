@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from browsing import needs_browser, open_browser, open_page
-from evaluation import progress_page
-from evaluation.progress_page import RunProgress, StageLine, TaskLine, render_progress_page
-from evaluation.run_list import Training
+from evaluation import run_list
+from evaluation.run_list import RunProgress, StageLine, TaskLine, Training, render_progress_page
 
 pytestmark = needs_browser
 EVIL = "<img src=x onerror=document.title='run'>"
@@ -24,7 +23,7 @@ def browser() -> Iterator[Any]:
     yield from open_browser()
 
 
-def build_progress(state: progress_page.RunState, **changes: Any) -> RunProgress:
+def build_progress(state: run_list.RunState, **changes: Any) -> RunProgress:
     """A run with hostile names."""
     values = {
         "title": EVIL, "run": "demo", "state": state, "start": "2026-11-29T10:00:00+00:00",
@@ -38,7 +37,7 @@ def build_progress(state: progress_page.RunState, **changes: Any) -> RunProgress
 
 
 def test_it_reads_itself_again_until_the_run_has_ended(browser, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(progress_page, "RELOAD_S", 1)
+    monkeypatch.setattr(run_list, "RELOAD_S", 1)
     path = tmp_path / "progress.html"
     path.write_text(render_progress_page(build_progress("at work")), encoding="utf-8")
     browser.get_log("browser")

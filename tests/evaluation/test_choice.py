@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation import choice, figures, notices, reliability
+from evaluation import agreement, choice, figures, notices
 from evaluation.attacks import MembershipRow, membership_outcome
 from evaluation.classes import Classes
 from evaluation.grid import count_decided_gains
@@ -117,12 +117,12 @@ def test_a_spike_does_not_flatten_the_others():
 def test_groups_of_a_calibration_curve_by_hand():
     scores = np.zeros((1, 2, 16), np.int64)
     scores[0, 0, 1], scores[0, 1, 1], scores[0, 1, 15] = 3, 1, 2  # 4 of about 3/32, one is positive; 2 of 31/32
-    predicted, observed, examples = reliability.group_probabilities(scores)
+    predicted, observed, examples = agreement.group_probabilities(scores)
     assert examples[0].tolist() == [4, 0, 0, 0, 0, 0, 0, 2]
     assert (predicted[0, 0], observed[0, 0]) == (3 / 32, 0.25) and (predicted[0, 7], observed[0, 7]) == (31 / 32, 1)
     assert np.isnan(observed[0, 1])
     with pytest.raises(ValueError, match="12 bins cannot form 8"):
-        reliability.group_probabilities(scores[..., :12])
+        agreement.group_probabilities(scores[..., :12])
 
 
 POOLED = Left("b", "pool", 0, 10, records="left", of_patients="training examples with their labels")

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.metrics import cohen_kappa_score, recall_score, roc_auc_score
 
 from evaluation import protocols, records
+from evaluation.agreement import MOST, confusion_matrices
 from evaluation.classes import (
     KINDS,
     TWO,
@@ -24,7 +25,6 @@ from evaluation.classes import (
     list_class_names,
     list_mean_classes,
 )
-from evaluation.confusion import MOST, confusion_matrices
 from evaluation.figures import draw_roc_by_class, draw_score_dots
 from evaluation.floors import add_floor, drop_floors
 from evaluation.histograms import count_scores, pool_counts

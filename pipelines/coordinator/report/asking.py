@@ -14,8 +14,7 @@ from evaluation.recommendation import sum_other_gains
 from evaluation.records import Model
 from evaluation.rows import ScoreRow
 from pipelines.coordinator.artifacts import read_counts, target_of
-from pipelines.coordinator.report.external_sites import CommonPart, build_outside_questions
-from pipelines.coordinator.report.gap import list_oracle_comparisons
+from pipelines.coordinator.report.external_sites import CommonPart, build_outside_questions, list_oracle_comparisons
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method, window_of
 from pipelines.coordinator.trained import TrainedMethod
 from pipelines.coordinator.world import World
@@ -56,13 +55,17 @@ def ask_sites(
     """
     config, counts = world.config, read_counts(inputs["ingest"])
     with_pictures = not world.simulation or len(lines) <= PICTURED or config.pages == "all"
-    oracles = _list_oracles(config)
+    oracles: list[Oracle] = [
+        {"untranslated": comparison.untranslated, "oracle": comparison.oracle, "others": list(comparison.others)}
+        for comparison in list_oracle_comparisons(config)
+    ]
+    target = target_of(inputs["score"]) if "score" in inputs else None
     questions = {
         site: Report(
             reference=reference,
             spaces=list(config.harmonize.translate) if config.harmonize else [],
-            imitated=_read_target(inputs),
-            scanner=_find_scanner(config, _read_target(inputs)),
+            imitated=target,
+            scanner=_find_scanner(config, target),
             compared=oracles or ABSENT,
             methods=lines[site].methods,
             variants=lines[site].variants,
@@ -134,19 +137,6 @@ def _build_common_part(world: World) -> CommonPart:
         "structures": list(task.structures) if isinstance(task, Segmentation) else ABSENT,
         "window": ABSENT if not of_masks else None if window is None else [*window],
     }
-
-
-def _list_oracles(config: Config) -> list[Oracle]:
-    """Which lines are compared with an oracle."""
-    return [
-        {"untranslated": comparison.untranslated, "oracle": comparison.oracle, "others": list(comparison.others)}
-        for comparison in list_oracle_comparisons(config)
-    ]
-
-
-def _read_target(inputs: Mapping[str, Path]) -> str | None:
-    """The target of harmonization; None if nothing is harmonized."""
-    return target_of(inputs["score"]) if "score" in inputs else None
 
 
 def _find_scanner(config: Config, target: str | None) -> str | Absent:

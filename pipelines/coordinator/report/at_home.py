@@ -43,7 +43,7 @@ def compare_with_home(
     labels = config.task.number
     primary = MEAN_AUC if config.task.findings else AUC
     primary = primary if labels is None else list_number_measures(describe_number(labels))[0]
-    count_telling = _count_less_common if labels is None else _count_images
+    count_telling = _count_less_common if labels is None else lambda counts: counts.splits["validation"]["images"]
     validated = {site: Validation(each, count_telling(cohorts[site])) for site, each in scores.items()}
     chosen = choose_line(home, validated)
     reference = chosen.line or next(iter(home), "")
@@ -70,11 +70,7 @@ def list_home_floors(config: Config) -> tuple[str, ...]:
 
 
 def compute_gains_over(
-    reference: str,
-    lines: Sequence[str],
-    tables: Mapping[str, Table],
-    repeats: Repeats,
-    primary: Measure = AUC,
+    reference: str, lines: Sequence[str], tables: Mapping[str, Table], repeats: Repeats, primary: Measure = AUC
 ) -> tuple[ScoreRow, ...]:
     """The rows of lines by the primary measure with their gain over the reference, mean over hospitals or of the only
     one.
@@ -90,11 +86,6 @@ def _find_largest_gain(gains: Sequence[ScoreRow]) -> str:
     """The line with the largest gain on test patients; empty if none has any."""
     finite = [row for row in gains if math.isfinite(row.gain)]
     return max(finite, key=lambda row: row.gain).method if finite else ""
-
-
-def _count_images(counts: Counts) -> int:
-    """A hospital's validation images: how much they can tell of an error."""
-    return counts.splits["validation"]["images"]
 
 
 def _count_less_common(counts: Counts) -> int:

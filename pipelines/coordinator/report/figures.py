@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from evaluation.agreement import calibration_curves
 from evaluation.classes import TWO, Classes
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
@@ -24,7 +25,6 @@ from evaluation.numbers import from_tensors as from_errors
 from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.overlap import from_tensors as from_overlaps
 from evaluation.protocols import Evidence, parse_evidence, score_matrix
-from evaluation.reliability import calibration_curves
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.shared_figures import draw_confusions, draw_curve_groups, draw_rocs, list_shown_evidence, make_curve
 from evaluation.wording import Words
@@ -182,15 +182,12 @@ def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
 
 def read_floor(folder: Path) -> dict[str, Overlaps | Errors]:
     """The mean mask's overlaps, or the median guess's errors, by site, where methods give masks or numbers."""
-    floor_tensors = {}
+    floors: dict[str, Overlaps | Errors] = {}
     for file, site in {entry.file: entry.test_site for entry in read_index(folder)}.items():
-        tensors = from_bytes((folder / file).read_bytes()).tensors
-        if any(n.startswith(FLOOR) for n in tensors):
-            floor_tensors[site] = {n.removeprefix(FLOOR): t for n, t in tensors.items() if n.startswith(FLOOR)}
-    return {
-        site: from_errors(tensors) if "errors" in tensors else from_overlaps(tensors)
-        for site, tensors in floor_tensors.items()
-    }
+        every = from_bytes((folder / file).read_bytes()).tensors
+        if tensors := {n.removeprefix(FLOOR): t for n, t in every.items() if n.startswith(FLOOR)}:
+            floors[site] = from_errors(tensors) if "errors" in tensors else from_overlaps(tensors)
+    return floors
 
 
 def draw_round_scores(

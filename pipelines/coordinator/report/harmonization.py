@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,14 @@ def build_harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
     if plan is None:
         return None
     chosen = read_target(inputs["score"])
-    scores = tuple(
-        ScoreLine(site, float(reply.score), as_number(reply.deviation)) for site, reply in chosen.scores.items()
-    )
+    scores = (ScoreLine(site, float(reply.score), as_number(reply.deviation)) for site, reply in chosen.scores.items())
+    patients = read_counts(inputs["ingest"])[chosen.target].splits["train"]["patients"]
     return Harmony(
         target=chosen.target,
         release=chosen.release,
-        synthesis=describe_synthesis(
-            plan.synthesis, patients=_count_training_patients(inputs["ingest"], chosen.target)
-        ),
+        synthesis=describe_synthesis(plan.synthesis, patients=patients),
         selected=_describe_shared_images(plan, read_manifest(inputs["sample"])["summary"]),
-        scores=scores,
+        scores=tuple(scores),
         rows=tuple(
             build_space_row(site, space, translator.name, reply, site == chosen.target and translator.learns)
             for space, translator in plan.translate.items()
@@ -72,11 +70,6 @@ def _read_translations(inputs: Mapping[str, Path], space: str) -> dict[str, Tran
     return replies
 
 
-def _count_training_patients(artifact: Path, site: str) -> int:
-    """The declared number of a hospital's training patients."""
-    return read_counts(artifact)[site].splits["train"]["patients"]
-
-
 def describe_synthesis(synthesis: AnyShared, *, patients: int | None = None) -> str:
     """How images were synthesized, and with which guarantee. patients: number of the target's training patients, if
     known; the true epsilon of the paper's noise depends on it.
@@ -87,15 +80,13 @@ def describe_synthesis(synthesis: AnyShared, *, patients: int | None = None) -> 
         return "none: pictures of a public prior, which no patient shaped (ε = 0)"
     promise = "without noise: no guarantee"
     if isinstance(synthesis, WganGp) and not synthesis.private and synthesis.epsilon is not None:
-        promise = (
-            f"the paper's noise for a claimed ε = {synthesis.epsilon:g}, as printed; unclipped, it buys no finite ε"
-        )
+        claimed = f"the paper's noise for a claimed ε = {synthesis.epsilon:g}"
+        promise = f"{claimed}, as printed; unclipped, it buys no finite ε"
     if synthesis.private:
         promise = f"patient-level ε = {synthesis.epsilon:g} at δ = {synthesis.delta:g}"
         if getattr(synthesis, "variant", "") == "paper":
-            truly = (
-                "the ledger says what it truly buys" if patients is None else _describe_true_loss(synthesis, patients)
-            )
+            truly = "the ledger says what it truly buys"
+            truly = truly if patients is None else _describe_true_loss(synthesis, patients)
             promise = f"the paper's noise for a claimed ε = {synthesis.epsilon:g}; {truly}"
     return f"{synthesis.name}, {promise}"
 
@@ -120,11 +111,9 @@ def describe_selection(rule: str, summary: Mapping[str, Any]) -> str:
     if not rule:
         return f"{summary['images']} of its training images, drawn at random"
     refused = ", ".join(f"{summary[name]} {why}" for name, why in _WHY.items() if summary.get(name))
-    tried = (
-        f"{summary['images']} of {summary['tried']} candidates" if "tried" in summary else f"{summary['images']} images"
-    )
+    tried = f"of {summary['tried']} candidates" if "tried" in summary else "images"
     doubled = f"; its closeness was doubled {summary['doubled']} times" if summary.get("doubled") else ""
-    return f"{tried}, by the rule {rule}{': refused ' + refused if refused else ''}{doubled}"
+    return f"{summary['images']} {tried}, by the rule {rule}{': refused ' + refused if refused else ''}{doubled}"
 
 
 _WHY = {
@@ -184,14 +173,11 @@ def _draw_points(artifact: Path, plan: Harmonize, world: World) -> list[Picture]
 def draw_points(images: Tensor, labels: Tensor, public: Tensor, score: Score) -> list[Picture]:
     """Shared images (n, C, H, W), positive where labels (n,) say so, and public ones as points of one map."""
     groups = {"shared, positive": images[labels][:POINTS], "shared, negative": images[~labels][:POINTS]}
-    groups = {
-        name: images_of_group for name, images_of_group in {**groups, "public": public}.items() if len(images_of_group)
-    }
+    groups = {name: group for name, group in {**groups, "public": public}.items() if len(group)}
     both = torch.cat(list(groups.values()))
-    positions = tsne(
-        project_images(compute_basis(both, score.components), both), perplexity=score.perplexity, seed=SEED
-    )
-    parts = torch.split(positions, [len(images_of_group) for images_of_group in groups.values()])
+    projected = project_images(compute_basis(both, score.components), both)
+    positions = tsne(projected, perplexity=score.perplexity, seed=SEED)
+    parts = torch.split(positions, [len(group) for group in groups.values()])
     named = {name: part.numpy() for name, part in zip(groups, parts, strict=True)}
     return [shared_map(named, title="Shared images beside public ones")]
 
@@ -202,18 +188,13 @@ def list_augmentation_rows(world: World, inputs: Mapping[str, Path]) -> tuple[Au
     if plan is None:
         return ()
     replies = read_replies(AUGMENT, inputs["augment"] / f"{plan.space}.json")
-    return tuple(
-        AugmentedRow(
-            site=site,
-            space=plan.space,
-            state=reply.state,
-            label="" if reply.label is None else str(names[reply.label]),
-            made=reply.made,
-            distance=as_number(reply.distance if isinstance(reply, Judged) else None),
-            real=as_number(reply.distance_real if isinstance(reply, Judged) else None),
-            compared=(reply.compared or 0) if isinstance(reply, Judged) else 0,
-            features=reply.features if isinstance(reply, Judged) else "",
-            near_copies=as_number(reply.near_copies if isinstance(reply, Judged) else None),
-        )
-        for site, reply in sorted(replies.items())
-    )
+    rows = []
+    for site, reply in sorted(replies.items()):
+        label = "" if reply.label is None else str(names[reply.label])
+        row = AugmentedRow(site, plan.space, reply.state, label, reply.made)
+        if isinstance(reply, Judged):
+            far, real, near = map(as_number, (reply.distance, reply.distance_real, reply.near_copies))
+            row = replace(row, distance=far, real=real, near_copies=near, compared=reply.compared or 0)
+            row = replace(row, features=reply.features)
+        rows.append(row)
+    return tuple(rows)

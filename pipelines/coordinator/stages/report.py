@@ -50,19 +50,21 @@ from pipelines.coordinator.report.at_home import compare_with_home
 from pipelines.coordinator.report.external_sites import (
     count_withdrawn,
     find_field_setting,
+    find_untreated_line,
+    list_oracle_comparisons,
     read_outside_counts,
     rejections_by_reason,
 )
 from pipelines.coordinator.report.external_sites import list_outside_counts as outside_counts
 from pipelines.coordinator.report.figures import Tables, draw_figures, draw_round_scores, read_floor, read_tables
-from pipelines.coordinator.report.gap import find_untreated_line, list_oracle_comparisons
 from pipelines.coordinator.report.harmonization import build_harmony, list_augmentation_rows
-from pipelines.coordinator.report.merging import describe_merging, list_outliers
 from pipelines.coordinator.report.methods import (
     build_inversion_rows,
     build_membership_row,
     compute_method_costs,
+    describe_merging,
     list_models,
+    list_outliers,
     spaces_by_label,
 )
 from pipelines.coordinator.trained import TrainedMethod, read_trained

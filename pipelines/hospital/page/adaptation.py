@@ -66,18 +66,14 @@ def adapted_sheets(
         scored = read_patient_scores(scores.tensors)
         if scored is None or SHOWN not in scores.tensors:
             continue
-        tiles, wide = _build_tiles(cohort, masks, scores, scored, structures), 2 if BEFORE in scores.tensors else 1
-        title_end = ", before and after" if wide == 2 else ""
-        title, columns = (
-            f"{label}: best, median and worst patient{title_end}",
-            len(tiles) // len(select_shown_patients(scored)),
-        )
+        tiles, has_both = _build_tiles(cohort, masks, scores, scored, structures), BEFORE in scores.tensors
+        title = f"{label}: best, median and worst patient{', before and after' if has_both else ''}"
+        columns = len(tiles) // len(select_shown_patients(scored))
         sheet = contact_sheet(tiles, title=title, columns=columns if columns > 1 else None)
         caption = "By Dice, mean over structures; of a patient with several images those with most of the given mask."
-        if wide == 2:
-            caption += (
-                f" Before: the shared model, {scores.facts['shared']}, as it came; after: by {scores.facts['way']}."
-            )
+        if has_both:
+            shared, way = scores.facts["shared"], scores.facts["way"]
+            caption += f" Before: the shared model, {shared}, as it came; after: by {way}."
         yield replace(sheet, caption=f"{caption} {sheet.caption}".strip(), method=label)
 
 
@@ -85,11 +81,8 @@ def _build_tiles(
     cohort: Cohort, masks: Tensor, scores: Message, scored: Values, structures: Sequence[str]
 ) -> list[Tile]:
     """Equally many images of each shown patient, before and after adaptation."""
-    rows, chosen, unit = (
-        scores.tensors[SHOWN].tolist(),
-        select_shown_patients(scored),
-        words_of_kind(kind_of(cohort)).length,
-    )
+    rows, chosen = scores.tensors[SHOWN].tolist(), select_shown_patients(scored)
+    unit = words_of_kind(kind_of(cohort)).length
     each, both, tiles = len(rows) // len(chosen), BEFORE in scores.tensors, list[Tile]()
     for i, row in enumerate(rows):
         what, place = chosen[i // each]

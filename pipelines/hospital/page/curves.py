@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evaluation.agreement import Pairs, draw_agreement
+from evaluation.agreement import Pairs, calibration_curves, draw_agreement
 from evaluation.choice import primary_measure
 from evaluation.classes import TWO, Classes
 from evaluation.decision import Decision
@@ -22,7 +22,6 @@ from evaluation.histograms import Counts, Ints
 from evaluation.numbers import Number
 from evaluation.patients import draw_intensities
 from evaluation.protocols import Table
-from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow
 from evaluation.shared_figures import draw_confusions, draw_curve_groups, draw_rocs, list_shown_evidence, make_curve
 from evaluation.wording import Words
@@ -55,12 +54,7 @@ class PageScores(NamedTuple):
 
 
 def draw_curves(
-    hospital: Hospital,
-    cohort: Cohort,
-    splits: Sequence[str],
-    scores: PageScores,
-    question: Report,
-    words: Words,
+    hospital: Hospital, cohort: Cohort, splits: Sequence[str], scores: PageScores, question: Report, words: Words
 ) -> tuple[Picture, ...]:
     """All curves. splits: names of the cohort's splits."""
     measure, site = primary_measure(scores.rows), hospital.name

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from evaluation.answers import list_choices
+from evaluation.attacks import MembershipRow
 from evaluation.cases import Cases
 from evaluation.choice import compute_optimism, make_decisions, select_primary
 from evaluation.classes import Classes
@@ -28,7 +29,7 @@ from evaluation.protocols import Evidence, Table
 from evaluation.records import Command, Model, Quarantined, SitePage, SplitCount, Withdrawn
 from evaluation.report import render_site_page, write_site_json
 from evaluation.rivals import find_rivals
-from evaluation.rows import MEAN_MASK, MEDIAN
+from evaluation.rows import MEAN_MASK, MEDIAN, group_by
 from evaluation.scoring import label_measures, score_rows
 from evaluation.site_page import OutsideDetails, select_best_rows
 from evaluation.volumes import SizeSection
@@ -37,6 +38,7 @@ from pipelines.data.images import Target
 from pipelines.data.label_numbers import read_range
 from pipelines.data.stored import class_numbers, finding_names, label_names, target_masks
 from pipelines.hospital.adaptation import EVERYBODY, evidence_of, read_line_evidence, read_lines
+from pipelines.hospital.attacks import read_membership
 from pipelines.hospital.finished_models import has_noised_scores as noised_at
 from pipelines.hospital.finished_models import list_usable_models
 from pipelines.hospital.home_floors import RIDGE, SVM, HomeFloor, home_floors
@@ -46,7 +48,6 @@ from pipelines.hospital.inversion import inversion_sheets
 from pipelines.hospital.kept import COUNTS, cohort_of, scores_name_of
 from pipelines.hospital.numbers import describe_number
 from pipelines.hospital.page.adaptation import adapted_lines, adapted_sheets
-from pipelines.hospital.page.attacks import own_attacks
 from pipelines.hospital.page.cases import list_cases, list_mask_cases
 from pipelines.hospital.page.curves import PageScores, draw_curves
 from pipelines.hospital.page.harmonization import build_site_harmony, compute_gap_shares
@@ -71,12 +72,12 @@ from pipelines.requests.report import Entry, OutsideReport, Report, Reported
 from pipelines.reviews.marks import show_marks
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, describe_event
-from privacy.message import Json, Message, as_mapping, from_bytes, whole_of
+from privacy.message import Message, as_mapping, from_bytes, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.bounds import remove_controls
 from privacy.release.form import Absent, value_or_none
 from privacy.release.gate import Refused
-from privacy.release.statement import Statement, to_json
+from privacy.release.statement import to_json
 from privacy.release.statement_markdown import render_markdown
 
 AT_HOME = (RIDGE, SVM)
@@ -93,7 +94,8 @@ def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]
     lines = [line for line in ledgers.read_lines(hospital.ledger) if not line.get("torn")]
     statement, known = build_own_statement(hospital, lines), list_earlier_uses(hospital)
     floors = () if scope.outside else home_floors(hospital, scope.methods)
-    page = _build_page(hospital, scope, question, call.run.partition("/")[0], floors, _epsilon_texts(statement))
+    losses = {run.run: "∞" if math.isinf(run.epsilon) else f"{run.epsilon:g}" for run in statement.runs}
+    page = _build_page(hospital, scope, question, call.run.partition("/")[0], floors, losses)
     page = replace(
         page,
         left=tuple(list_left(hospital, lines, delta=delta_of(hospital))),
@@ -114,13 +116,12 @@ def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]
     folder.write(CONTENT, write_site_json(page, details).encode())
     for decision, in_words in zip(page.decisions, list_choices(page), strict=True):
         keep_decision(hospital, question, decision, in_words)
-    head, released_decision = (
-        ledgers.read_head(hospital.ledger),
-        released_decision_facts(hospital, question, next(iter(page.decisions), None)),
-    )
+    head = ledgers.read_head(hospital.ledger)
+    released_decision = released_decision_facts(hospital, question, next(iter(page.decisions), None))
+    by_run = group_by(lines, lambda line: str(line["run"]))
     reply = Reported(
         left=[_build_entry(entry) for entry in page.left],
-        sent=_sum_bytes_by_run(lines),
+        sent={run: sum(whole_of(line, "bytes") for line in each) for run, each in by_run.items()},
         page=keyed_digest(hospital.key(), hashlib.sha256(text.encode()).hexdigest()),
         knew=[*known_outside(known)] if not hospital.policy.promises else [],  # which split a patient was in
         ready=[model.method for model in page.models if model.file and model.method not in AT_HOME],
@@ -129,11 +130,6 @@ def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]
         ledger=(head.lines, head.sha256),  # whoever keeps it can prove that history was not rewritten
     )
     return Done(reply, describe_event(hospital.counts if released_decision is None else NON_PRIVATE))
-
-
-def _epsilon_texts(statement: Statement) -> dict[str, str]:
-    """A patient's epsilon by conversation, as a text."""
-    return {run.run: "∞" if math.isinf(run.epsilon) else f"{run.epsilon:g}" for run in statement.runs}
 
 
 class Scope(NamedTuple):
@@ -158,27 +154,23 @@ def _build_scope(hospital: Hospital, question: Report) -> Scope:
 
 
 def _build_page(
-    hospital: Hospital,
-    scope: Scope,
-    question: Report,
-    run: str,
-    floors: Sequence[HomeFloor],
-    losses: Mapping[str, str],
+    hospital: Hospital, scope: Scope, question: Report, run: str, floors: Sequence[HomeFloor], losses: Mapping[str, str]
 ) -> SitePage:
     """All but what the ledger says. run: as the call names it, within bounds. losses: epsilon by conversation."""
     cohort, methods, copies = scope.cohort, scope.methods, question.copies
     variants, structures = value_or_none(question.variants) or [], _list_structures(question)
     classes, at_home = Classes(label_names(cohort), question.ordered is True), [floor.model.method for floor in floors]
-    number, findings = None if structures else _read_number(cohort), _read_findings(cohort, structures)
+    labels = None if structures else read_range(cohort.recipe)
+    number, findings = None if labels is None else describe_number(labels), _read_findings(cohort, structures)
     kind: Mapping[str, bool] = {"ordered": classes.ordered, "are_findings": bool(findings.names)}
     tables = _read_all_tables(hospital, scope, [*methods, *variants], floors, copies, **kind)
-    if any(
-        isinstance(evidence, Overlaps) != bool(structures) for table in tables.values() for evidence in table.values()
-    ):
+    evidence = [each for table in tables.values() for each in table.values()]
+    if any(isinstance(each, Overlaps) != bool(structures) for each in evidence):
         raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
     scored = _choose_measures(structures, classes, number, findings, tables)
     models = (*list_usable_models(hospital, question.methods, variants), *(floor.model for floor in floors))
-    question = _choose_reference(hospital, question, models, floors)
+    if question.reference is None and floors:  # the best line at home
+        question = replace(question, reference=choose_own_reference(hospital, question, models, floors))
     reference = question.reference if question.reference in tables else None
     rows = score_rows(tables, reference=reference, measures=scored)
     recommended = () if scope.outside else make_recommendation(hospital, question, models, floors, losses)
@@ -202,7 +194,7 @@ def _build_page(
         characteristics=compute_characteristics(read_features(cohort), (class_numbers(cohort) > 0).numpy()),
         commands=_list_commands(hospital, models),
         harmony=build_site_harmony(hospital, cohort, question),
-        membership=tuple(own_attacks(hospital, methods)),
+        membership=tuple(_list_attacks(hospital, methods)),
         noted=notes.pictures if pictured else (),
         warnings=notes.warnings,
         structures=structures,
@@ -254,12 +246,6 @@ def _list_cases(
     return list_cases(hospital, scope.cohort, page.run, page.decisions, scope.methods, variants, floors)
 
 
-def _read_number(cohort: Cohort) -> Number | None:
-    """What is predicted, if that is a number."""
-    labels = read_range(cohort.recipe)
-    return None if labels is None else describe_number(labels)
-
-
 def _read_findings(cohort: Cohort, structures: Sequence[str]) -> Several:
     """What is predicted, if that is several findings."""
     names = () if structures else finding_names(cohort)
@@ -280,11 +266,7 @@ def _compare_sizes(hospital: Hospital, scope: Scope, question: Report, page: Sit
 
 
 def _choose_measures(
-    structures: Sequence[str],
-    classes: Classes,
-    number: Number | None,
-    findings: Several,
-    tables: Mapping[str, Table],
+    structures: Sequence[str], classes: Classes, number: Number | None, findings: Several, tables: Mapping[str, Table]
 ) -> tuple[Measure, ...]:
     """The measures of what models predict."""
     if findings.names:
@@ -292,15 +274,6 @@ def _choose_measures(
     if number is not None:
         return list_number_measures(number)
     return list_measures(structures) if structures else label_measures(tables, classes)
-
-
-def _choose_reference(
-    hospital: Hospital, question: Report, models: Sequence[Model], floors: Sequence[HomeFloor]
-) -> Report:
-    """The question, with the best line at home as its reference where it names none and there are floors."""
-    if question.reference is not None or not floors:
-        return question
-    return replace(question, reference=choose_own_reference(hospital, question, models, floors))
 
 
 def _describe_outside(scope: Scope, question: Report) -> OutsideDetails | None:
@@ -332,15 +305,6 @@ def _draw_sheets(
     return (*seen, *inversion_sheets(hospital, methods))
 
 
-def _sum_bytes_by_run(lines: Sequence[Mapping[str, Json]]) -> dict[str, int]:
-    """Bytes that left, by run."""
-    sent: dict[str, int] = {}
-    for line in lines:
-        run = str(line["run"])
-        sent[run] = sent.get(run, 0) + whole_of(line, "bytes")
-    return sent
-
-
 def _build_entry(entry: Left) -> Entry:
     """What left in answer to one request, for the coordinator's page."""
     return {
@@ -351,6 +315,14 @@ def _build_entry(entry: Left) -> Entry:
         "epsilon": entry.epsilon,
         "records": entry.records,
     }
+
+
+def _list_attacks(hospital: Hospital, methods: Sequence[TableLine]) -> Iterator[MembershipRow]:
+    """What the hospital's attacks on its own models found; it stays here where the models have a guarantee."""
+    for method in methods:
+        if (found := read_membership(hospital, method)) is not None:
+            areas = (found.auc, found.low, found.high, found.control_auc)
+            yield MembershipRow(hospital.name, method["label"], *areas, found.members, found.others, found.reason or "")
 
 
 def _list_structures(question: Report) -> tuple[str, ...]:
@@ -402,12 +374,7 @@ def split_counts(cohort: Cohort, splits: Sequence[str] = SPLITS) -> list[SplitCo
 
 
 def _read_all_tables(
-    hospital: Hospital,
-    scope: Scope,
-    lines: Sequence[TableLine],
-    floors: Sequence[HomeFloor],
-    copies: int,
-    **kind: bool,
+    hospital: Hospital, scope: Scope, lines: Sequence[TableLine], floors: Sequence[HomeFloor], copies: int, **kind: bool
 ) -> dict[str, dict[tuple[str, str], Evidence]]:
     """Evidence of lines, as `_read_tables`; of an external site's lines; and of those that this hospital learnt at home
     for its page alone. kind: of labels, as `evidence_of` has it.
