@@ -54,16 +54,14 @@ def accuracy(confusion: Ints) -> Floats:
     return ratio(np.trace(confusion, axis1=-2, axis2=-1), confusion.sum(axis=(-2, -1)))
 
 
-def sensitivity(confusion: Ints, *, positive: int = 1) -> Floats:
-    """Recall of the positive class, (...,)."""
-    return np.asarray(class_recalls(confusion)[..., positive])
+def sensitivity(confusion: Ints) -> Floats:
+    """Recall of the positive one of two classes, (...,)."""
+    return np.asarray(class_recalls(confusion)[..., 1])
 
 
-def specificity(confusion: Ints, *, positive: int = 1) -> Floats:
-    """The share of images of all other classes that was not called positive, (...,)."""
-    other_classes = np.delete(confusion, positive, axis=-2)
-    total = other_classes.sum(axis=(-2, -1))
-    return ratio(total - other_classes[..., positive].sum(axis=-1), total)
+def specificity(confusion: Ints) -> Floats:
+    """Recall of the negative one of two classes, (...,)."""
+    return np.asarray(class_recalls(confusion)[..., 0])
 
 
 def quadratic_kappa(confusion: Ints | Floats) -> Floats:
