@@ -134,9 +134,9 @@ def _describe_cases(cases: Cases) -> Text:
         start = f"{shown} of {format_whole(cases.patients)} on whom "
         limit = " is farthest off, the worst first: {order}. No limit says from where on that is wrong."
         return (start, method, limit.format(order=cases.order), ORDER)
-    counts = ", ".join(f"{heading.lower()} {format_whole(count)}" for heading, count in cases.counts.items())
+    counts = "; ".join(f"{heading.lower()}: {format_whole(count)}" for heading, count in cases.counts.items())
     text = (
-        f" on {patients}, by the worst {cases.example} of each: {counts}. *Unsure*: it gives what the reference "
+        f" on {patients}, by the worst {cases.example} of each – {counts}. *Unsure*: it gives what the reference "
         f"standard says a probability below {format_hundredths(cases.sure)}."
     )
     if (total := sum(cases.counts.values())) < cases.patients:

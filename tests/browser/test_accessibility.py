@@ -107,13 +107,20 @@ def test_a_page_names_its_language_and_itself_and_has_one_main_part_and_headings
     assert browser.execute_script(unnamed) == 0
 
 
+WIDER = """return [...document.querySelectorAll("body *")].filter((part) => getComputedStyle(part).position !== "fixed"
+  && !part.parentElement.closest(".scroll, pre, .sheet.rows, .methods")
+  && part.getBoundingClientRect().right > innerWidth + 1).map((part) => part.outerHTML.slice(0, 200))"""
+
+
+@pytest.mark.parametrize("width", [480, 1024, 1280])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_page_is_wider_than_a_telephone(browser, addresses, kind):
+def test_nothing_is_wider_than_the_window_but_what_scrolls_in_a_box(browser, addresses, kind, width):
     emulate(browser)
-    browser.set_window_size(480, 900)
+    browser.set_window_size(width, 900)
     try:
         open_page(browser, addresses[kind])
         browser.execute_script(OPEN)
+        assert browser.execute_script(WIDER) == []
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     finally:
         browser.set_window_size(1280, 1000)

@@ -109,7 +109,7 @@ def test_missed_cases_false_alarms_and_unsure_ones_are_shown_apart_by_keyboard(p
         " ".join(words).count(text) for text in ("all 5", "missed: 2", "false alarms: 1", "right, but unsure: 2")
     ] == [1] * 4
     said = page.find_element("css selector", "section[aria-labelledby=cases]").text
-    assert "missed 4, false alarms 1, right, but unsure 2" in said and "Shown are 5 of these" in said
+    assert "missed: 4; false alarms: 1; right, but unsure: 2" in said and "Shown are 5 of these" in said
     assert "wrong" not in said.replace("which may be wrong itself", "").lower()
 
 
@@ -153,6 +153,20 @@ def test_a_print_has_of_each_case_the_slice_that_is_shown(page):
         assert not any(part.is_displayed() for part in page.find_elements("css selector", ".slide, .pick"))
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_a_print_has_two_cases_beside_each_other_large_enough_to_be_read(page):
+    page.set_window_size(720, 1000)  # a sheet of paper
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        places = page.execute_script(
+            "return [...document.querySelectorAll('article.case')].map((each) => [each.getBoundingClientRect().top, "
+            "each.querySelector('[data-slice]:not([hidden]) svg').getBoundingClientRect().width])"
+        )
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        page.set_window_size(1280, 1000)
+    assert places[0][0] == places[1][0] < places[2][0] and min(width for _, width in places) > 140
 
 
 def test_every_slice_is_on_the_page_once(tmp_path):

@@ -394,6 +394,32 @@ def test_letters_of_figures_are_large_enough_to_be_read_and_no_title_is_cut_off(
     assert min(heights) >= 8 and len(heights) > 100 and cut == []
 
 
+def test_of_nine_methods_any_two_are_seen_at_once_and_their_intervals_do_not_wrap_in_print(browser, tmp_path: Path):
+    names = {method: f"method_{k}" for k, method in enumerate(STRENGTHS)}
+    page = dataclasses.replace(build_page(), pictures=(), reference="method_0")
+    pairs = [
+        dataclasses.replace(pair, method=names[pair.method], other=names[pair.other])
+        for pair in page.pairs
+        if EVIL not in (pair.method, pair.other)
+    ]
+    scores = [dataclasses.replace(row, method=names[row.method]) for row in page.scores if row.method != EVIL]
+    changed = dataclasses.replace(page, pairs=tuple(pairs), scores=tuple(scores))
+    (tmp_path / "pairs.html").write_text(report.render_coordinator_page(changed), encoding="utf-8")
+    open_page(browser, (tmp_path / "pairs.html").as_uri())
+    browser.execute_script("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    box = browser.find_element("css selector", '[aria-label="any two methods, private mean"]')
+    assert browser.execute_script("return arguments[0].scrollWidth <= arguments[0].clientWidth", box)
+    lines = """return [...document.querySelectorAll('table.lead td.num .sub')]
+    .filter((line) => line.offsetHeight > 1.9 * parseFloat(getComputedStyle(line).fontSize)).length"""
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.set_window_size(720, 900)
+    try:
+        assert browser.execute_script(lines) == 0
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        browser.set_window_size(1280, 1000)
+
+
 @pytest.mark.parametrize("width", [480, 1280])
 def test_the_page_is_no_wider_than_the_window(page, width):
     page.set_window_size(width, 900)
