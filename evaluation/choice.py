@@ -28,7 +28,7 @@ from evaluation.records import Model
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow, rank_value
 from evaluation.wording import Words, format_count, format_list, format_number, format_signed
 
-ALIKE = "the same answer at the threshold 0.5 for every patient"
+SAME_ANSWER = "the same answer at the threshold 0.5 for every patient"
 ONE_CLASS = "its test patients have one class only"
 NO_STRUCTURE = "none of its test patients has what is to be found"
 PRIMARY = (AUC.name, DICE.name, MAE)
@@ -249,11 +249,11 @@ def is_alike(row: ScoreRow, site_scores: OwnScores) -> bool:
 def describe_guessing(row: ScoreRow, site_scores: OwnScores) -> str:
     """Why a method does no better at a hospital than a predictor that ignores the patient; empty if it does better."""
     if row.measure == AUC.name:
-        low, alike = row.widest[0], is_alike(row, site_scores)
-        if low > 0.5 or not (low <= 0.5 or alike):  # without an interval
+        low, is_same = row.widest[0], is_alike(row, site_scores)
+        if low > 0.5 or not (low <= 0.5 or is_same):  # without an interval
             return ""
         auc = f"{AUC.name} {format_number(row.value)}{format_interval(row)}"
-        return f"{ALIKE}, {auc}" if alike else auc
+        return f"{SAME_ANSWER}, {auc}" if is_same else auc
     floor = site_scores.floors.get((row.sites[0], row.measure))
     if floor is not None and math.isfinite(floor.value) and rank_value(row) <= rank_value(floor):
         return f"{row.measure} {format_number(row.value)}, and {format_number(floor.value)} for the {floor.method}"
