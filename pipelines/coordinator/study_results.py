@@ -22,7 +22,7 @@ from evaluation.study import (
 from evaluation.study_page import render_study_page
 from pipelines.coordinator.artifacts import PAGE as RUN_PAGE
 from pipelines.coordinator.artifacts import read_page, read_scores
-from pipelines.coordinator.report.external_sites import list_oracle_comparisons
+from pipelines.coordinator.report.asking import list_oracle_comparisons
 from pipelines.coordinator.study_settings import LATER_PATIENTS, Planned, Study
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json

@@ -9,7 +9,7 @@ import pytest
 from harmonized_run import settings
 
 from evaluation.oracle_gap import Compared
-from pipelines.coordinator.report.external_sites import find_untreated_line, list_oracle_comparisons
+from pipelines.coordinator.report.asking import find_untreated_line, list_oracle_comparisons
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate_settings
 from pipelines.settings.config import Config

@@ -22,7 +22,7 @@ from evaluation.report import render_coordinator_page, render_site_page
 from evaluation.rows import ScoreRow
 from evaluation.site_page import OutsideDetails, select_best_rows
 from pipelines.coordinator.audits import InversionAttempt, Inverted
-from pipelines.coordinator.report.external_sites import find_field_setting
+from pipelines.coordinator.report.asking import find_field_setting
 from pipelines.coordinator.report.methods import build_inversion_rows
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, summarize_coefficients
 from pipelines.hospital.segmentation import most_of, read_patient_scores, select_shown_patients

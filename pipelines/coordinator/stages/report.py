@@ -45,17 +45,21 @@ from pipelines.coordinator.artifacts import (
     write_statements,
 )
 from pipelines.coordinator.audits import Audits, read_audits
-from pipelines.coordinator.report.asking import ask_comparisons, ask_outside, ask_sites, build_lines, read_decisions
-from pipelines.coordinator.report.at_home import compare_with_home
-from pipelines.coordinator.report.external_sites import (
+from pipelines.coordinator.report.asking import (
+    ask_comparisons,
+    ask_outside,
+    ask_sites,
+    build_lines,
     count_withdrawn,
     find_field_setting,
     find_untreated_line,
     list_oracle_comparisons,
+    read_decisions,
     read_outside_counts,
     rejections_by_reason,
 )
-from pipelines.coordinator.report.external_sites import list_outside_counts as outside_counts
+from pipelines.coordinator.report.asking import list_outside_counts as outside_counts
+from pipelines.coordinator.report.at_home import compare_with_home
 from pipelines.coordinator.report.figures import Tables, draw_figures, draw_round_scores, read_floor, read_tables
 from pipelines.coordinator.report.harmonization import build_harmony, list_augmentation_rows
 from pipelines.coordinator.report.methods import (
