@@ -205,18 +205,6 @@ def _distinct(evidence: Mapping[Any, Evidence]) -> list[Evidence]:
     return list({id(each): each for each in evidence.values()}.values())
 
 
-def use_for_all_sites(table: Table, model: str) -> dict[tuple[str, str], Evidence]:
-    """Use one model, for instance the central one, as each test site's own.
-
-    Raises:
-        ValueError: the model was not tested anywhere.
-    """
-    reassigned = {(test, test): counts for (site, test), counts in table.items() if site == model}
-    if not reassigned:
-        raise ValueError(f"no counts of model {model!r}; there are {sorted({m for m, _ in table})}")
-    return reassigned
-
-
 def _own_evidence(table: Table) -> dict[str, Evidence]:
     """The evidence of each site's own model on its own patients. Raises ValueError if there is none."""
     by_site = {
@@ -300,4 +288,6 @@ def mean_individual_gain(by_site: Mapping[str, Score]) -> Spread:
 def own_model_table(table: Table) -> Table:
     """The table itself, or, if its one model is no test site's own, that model as every site's own."""
     models, tests = {m for m, _ in table}, {t for _, t in table}
-    return use_for_all_sites(table, next(iter(models))) if len(models) == 1 and not models & tests else table
+    if len(models) == 1 and not models & tests:
+        return {(test, test): evidence for (_, test), evidence in table.items()}
+    return table

@@ -90,13 +90,12 @@ def test_public_testing_names_every_missing_pair():
     assert np.isnan(protocols.score_matrix(counts, AUC)[2]).sum() == 2
 
 
-def test_no_own_model_and_no_such_model_are_refused():
+def test_no_own_model_is_refused_and_one_central_model_is_every_sites_own():
     counts = {("central", "a"): counted(raw(), copies=1)["a", "a"]}
     with pytest.raises(ValueError, match="at home"):
         protocols.score_private(counts, AUC)
-    with pytest.raises(ValueError, match="no counts of model 'x'"):
-        protocols.use_for_all_sites(counts, "x")
-    assert set(protocols.use_for_all_sites(counts, "central")) == {("a", "a")}
+    assert protocols.own_model_table(counts) == {("a", "a"): counts["central", "a"]}
+    assert protocols.own_model_table(counted(raw(), copies=1)).keys() == counted(raw(), copies=1).keys()
 
 
 def small(positives, patients, negatives=30):
