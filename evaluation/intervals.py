@@ -10,6 +10,10 @@ import numpy as np
 
 from evaluation.histograms import Floats
 
+LEVEL = 0.95
+ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+"""Coverage that all intervals aim at, and the shares below their ends."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -31,17 +35,14 @@ class Estimate:
         return self.value, self.low, self.high
 
 
-def percentile_interval(copies: Floats, *, level: float = 0.95) -> Estimate:
+def percentile_interval(copies: Floats) -> Estimate:
     """Percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
 
-    Args:
-        copies: (1 + B,), first the sample's value, then the copies'. NaN copies are ignored, and counted.
-        level: coverage that is aimed at, between 0 and 1.
+    copies: (1 + B,), first the sample's value, then the copies'. NaN copies are ignored, and counted.
 
     Raises:
-        ValueError: the level, or the shape of `copies`, is not allowed.
+        ValueError: the shape of `copies` is not allowed.
     """
-    _check_level(level)
     if copies.ndim != 1 or len(copies) < 1:
         raise ValueError(f"copies have shape {copies.shape}, needed is (1 + B,)")
     value, drawn = float(copies[0]), copies[1:]
@@ -50,7 +51,7 @@ def percentile_interval(copies: Floats, *, level: float = 0.95) -> Estimate:
     if len(usable) < 2 or not math.isfinite(value):
         return Estimate(value, math.nan, math.nan, len(usable), ignored)
     ordered = np.sort(usable)
-    low, high = (interpolate_quantile(ordered, share) for share in ((1 - level) / 2, (1 + level) / 2))
+    low, high = (interpolate_quantile(ordered, share) for share in ENDS)
     return Estimate(value, low, high, len(usable), ignored)
 
 
@@ -64,25 +65,18 @@ def interpolate_quantile(ordered: Floats, share: float) -> float:
     return high - (high - low) * (1 - along) if along >= 0.5 else low + (high - low) * along
 
 
-def t_interval(runs: Sequence[float], *, level: float = 0.95) -> Estimate:
+def t_interval(runs: Sequence[float]) -> Estimate:
     """Mean of n runs with Student's t interval; with a single run there is no interval.
 
     Raises:
-        ValueError: no runs, a run that is not finite, or a level outside (0, 1).
+        ValueError: no runs, or a run that is not finite.
     """
     from scipy import stats  # slow to import
 
-    _check_level(level)
     if not runs or not all(math.isfinite(run) for run in runs):
         raise ValueError(f"runs are {list(runs)}, needed is at least one, all finite; leave failed runs out by name")
     mean, n = float(np.mean(runs)), len(runs)
     if n == 1:
         return Estimate(mean, math.nan, math.nan, 1)
-    half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.std(runs, ddof=1) / math.sqrt(n))
+    half = float(stats.t.ppf(ENDS[1], n - 1) * np.std(runs, ddof=1) / math.sqrt(n))
     return Estimate(mean, mean - half, mean + half, n)
-
-
-def _check_level(level: float) -> None:
-    """Raises ValueError if the level is not between 0 and 1."""
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}, allowed is above 0 and below 1, for instance 0.95")

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evaluation.histograms import Floats
-from evaluation.intervals import percentile_interval
+from evaluation.intervals import ENDS, percentile_interval
 from evaluation.metrics import Measure
 from evaluation.protocols import Score, Table, compute_gain, own_model_table
 from evaluation.rows import GapRow
@@ -44,9 +44,7 @@ class Share(NamedTuple):
     high: float
 
 
-def share_of_gap(
-    line: Sequence[float], raw: Sequence[float], oracle: Sequence[float], level: float = 0.95
-) -> Share | None:
+def share_of_gap(line: Sequence[float], raw: Sequence[float], oracle: Sequence[float]) -> Share | None:
     """The share of the gap that is closed, from the scores of the same seeds; None with fewer than two seeds.
 
     Raises:
@@ -60,7 +58,7 @@ def share_of_gap(
     if n < 2:
         return None
     a, b = np.subtract(line, raw), np.subtract(oracle, raw)
-    far = stats.t.ppf((1 + level) / 2, n - 1) ** 2 / n
+    far = stats.t.ppf(ENDS[1], n - 1) ** 2 / n
     (aa, ab), (_, bb) = np.cov(a, b)
     mean_a, mean_b = float(a.mean()), float(b.mean())
     share = mean_a / mean_b if mean_b else math.nan
@@ -72,12 +70,12 @@ def share_of_gap(
     return Share(share, float((middle - root) / square), float((middle + root) / square))
 
 
-def share_in_copies(gained: Floats, gap: Floats, level: float = 0.95) -> tuple[Share, str]:
+def share_in_copies(gained: Floats, gap: Floats) -> tuple[Share, str]:
     """The share of the gap that is closed, from paired copies (1 + B,) of a and b, the sample first; and why it is not
     known, if it is not: then all its numbers are NaN.
     """
     unknown = Share(math.nan, math.nan, math.nan)
-    gap_interval = percentile_interval(gap, level=level)
+    gap_interval = percentile_interval(gap)
     if not math.isfinite(gap_interval.low) or not math.isfinite(gained[0]):
         return unknown, UNSURE
     if gap_interval.high < 0:
@@ -90,8 +88,8 @@ def share_in_copies(gained: Floats, gap: Floats, level: float = 0.95) -> tuple[S
         return unknown, UNSURE
     closed = b > 0  # the few other copies say nothing of the share, so they count on both sides
     ratio = np.divide(a, b, out=np.zeros_like(a), where=closed)
-    low = np.quantile(np.where(closed, ratio, -math.inf), (1 - level) / 2, method="higher")
-    high = np.quantile(np.where(closed, ratio, math.inf), (1 + level) / 2, method="lower")
+    low = np.quantile(np.where(closed, ratio, -math.inf), ENDS[0], method="higher")
+    high = np.quantile(np.where(closed, ratio, math.inf), ENDS[1], method="lower")
     return Share(float(gained[0] / gap[0]), float(low), float(high)), ""
 
 

@@ -17,6 +17,7 @@ from evaluation.wording import format_figures
 CLASSES = ("negative", "positive")
 FEW_VALUES = 6  # a feature with at most this many values is drawn value by value
 BINS = 12
+FINE_BINS = 80  # of intensities, between the 0.1st and the 99.9th percentile
 WIDE = (4.6, 2.5)  # inches
 FROM_ZERO = Axis(low=0.0, grid=True)
 
@@ -30,13 +31,12 @@ class Characteristic:
     positive: str
 
 
-def draw_intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bins: int = 80) -> Picture:
+def draw_intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str) -> Picture:
     """Share of pixels by intensity, a line per split.
 
     Args:
         values: split -> intensities of any shape, foreground only.
         unit: of the intensities.
-        bins: between the 0.1st and the 99.9th percentile.
     """
     flat = {split: np.asarray(v, dtype=np.float64).ravel() for split, v in values.items()}
     flat = {split: v[np.isfinite(v)] for split, v in flat.items()}
@@ -44,7 +44,7 @@ def draw_intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bi
     alt = f"Histogram of intensities by split, {unit}. Medians: {middles}."
     everything = np.concatenate([*flat.values(), np.zeros(0)])
     low, high = np.quantile(everything, [0.001, 0.999]) if everything.size else (0.0, 1.0)
-    edges = np.linspace(low, high if high > low else low + 1, bins + 1)
+    edges = np.linspace(low, high if high > low else low + 1, FINE_BINS + 1)
 
     def draw(_: str, shown: Mapping[str, Floats]) -> Panel:
         middles = (edges[1:] + edges[:-1]) / 2

@@ -17,13 +17,12 @@ import numpy as np
 
 from evaluation.csv_text import csv_text
 from evaluation.grid import find_range
-from evaluation.intervals import t_interval
+from evaluation.intervals import ENDS, t_interval
 from evaluation.metrics import AUC, BALANCED_ACCURACY
 from evaluation.oracle_gap import Compared, Share, share_of_gap
 from evaluation.records import Command
 from evaluation.rows import AT_ONE, OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, group_by, to_json
 
-COVERED = 0.95
 EVERY = "every hospital"
 """Mean of the private scores of all hospitals, also of those that are not assessable: what papers average."""
 
@@ -72,7 +71,7 @@ class Spread:
         """Half of Student's 95 % interval of the mean over seeds; NaN for one seed."""
         if self.n < 2:
             return math.nan
-        estimate = t_interval(self.values, level=COVERED)
+        estimate = t_interval(self.values)
         return (estimate.high - estimate.low) / 2
 
     @property
@@ -156,7 +155,7 @@ def deviation_range(seeds: int) -> tuple[float, float]:
 
     if seeds < 2:
         return math.nan, math.nan
-    edges = stats.chi2.ppf([(1 + COVERED) / 2, (1 - COVERED) / 2], seeds - 1)
+    edges = stats.chi2.ppf(ENDS[::-1], seeds - 1)
     low, high = np.sqrt((seeds - 1) / edges)
     return float(low), float(high)
 

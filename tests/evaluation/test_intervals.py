@@ -40,19 +40,12 @@ def test_copies_without_a_value_are_ignored_and_counted(drawn, missing):
     estimate = percentile_interval(copies)
     assert (estimate.value, estimate.n, estimate.ignored) == (0.5, len(drawn), missing)
     assert min(drawn) <= estimate.low <= estimate.high <= max(drawn)
-    narrower = percentile_interval(copies, level=0.5)
-    assert estimate.low <= narrower.low <= narrower.high <= estimate.high
+    assert (estimate.low, estimate.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
 
 
 def test_without_copies_or_value_there_is_no_interval():
     assert np.isnan(percentile_interval(np.array([0.7])).low)
     assert np.isnan(percentile_interval(np.array([np.nan, 0.1, 0.2])).high)
-
-
-@pytest.mark.parametrize("level", [0, 1, 95])
-def test_a_level_outside_is_refused(level):
-    with pytest.raises(ValueError, match=r"0\.95"):
-        percentile_interval(np.zeros(3), level=level)
 
 
 @pytest.mark.parametrize("runs", [[], [0.1, float("nan")]])
