@@ -36,6 +36,10 @@ MISSED, ALARM, OTHER_CLASS = "Missed", "False alarms", "Taken for another class"
 MIXED, UNSURE = "Missed findings and false alarms", "Right, but unsure"
 """Headings below which cases stand."""
 
+FIRST_SCORED = (
+    "No model is recommended here, or the recommended one was not scored: these are the cases of the first that was."
+)
+"""Said where the cases are not those of the model that the hospital should use."""
 ORDER = " This order is by the reference standard, which may be wrong itself."
 
 
@@ -74,7 +78,8 @@ class Cases:
     run: whose models these are. method: the model. order: by what they are ordered, in words. patients: that were
     tested. shown: the cases. keys: what outlines and colours mean; None = there are no images. command: with which they
     are marked. counts: by heading, in order, the number of patients, shown or not; none = answers are neither right nor
-    wrong. sure: the probability from which on an answer is not unsure. example: what an image is called.
+    wrong. sure: the probability from which on an answer is not unsure. example: what an image is called. is_used:
+    whether the hospital should use the model.
     """
 
     run: str
@@ -87,6 +92,7 @@ class Cases:
     counts: Mapping[str, int] = field(default_factory=dict)
     sure: float = 1.0
     example: str = "image"
+    is_used: bool = True
 
     @property
     def digest(self) -> str:
@@ -106,6 +112,8 @@ def build_cases_section(cases: Cases | None) -> list[Section]:
     if cases is None:
         return []
     blocks: list[Block] = [Paragraph(_describe_cases(cases))]
+    if not cases.is_used:
+        blocks.append(Paragraph(FIRST_SCORED))
     if cases.shown:
         text = compose_text(
             "To mark them with *agree*, *disagree* or *unsure* and a note: `{command}`. Marks stay in this hospital's "

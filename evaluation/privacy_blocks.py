@@ -96,7 +96,9 @@ def _build_loss_table(statements: Sequence[Statement]) -> Table:
 
 
 def _describe_noised_loss(statement: Statement) -> Text:
-    """The loss of what left with noise, for both adjacencies."""
+    """The loss of what left with noise, for both adjacencies; where nothing did, words: a zero would reassure."""
+    if statement.noised == 0:
+        return "nothing left with noise"
     replaced = f"one {statement.unit} replaced by another: {format_loss(statement.replaced)}"
     return (format_loss(statement.noised), make_subline(replaced))
 

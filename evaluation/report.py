@@ -31,8 +31,8 @@ def render_site_page(page: SitePage, details: OutsideDetails | None = None) -> s
 
 def write_site_json(page: SitePage, details: OutsideDetails | None = None) -> str:
     """What a hospital's own page is made of, as strict JSON, for its disk only: `SitePage`, and below `outside` the
-    details of an external site. A number that is not finite is null, but an infinite ε of the privacy statement is
-    "Infinity", as in every statement; a picture is its title and caption.
+    details of an external site. NaN is null and an infinite number "Infinity", as in every statement; a picture is
+    its title and caption.
     """
     content = {**vars(page), **({} if details is None else {"outside": details})}
     return to_json(content, _name_fields)

@@ -175,14 +175,14 @@ def scores_csv(rows: Sequence[ScoreRow]) -> str:
 
 
 def to_json(value: Any, replace: Callable[[Any], Any] = lambda value: value) -> str:
-    """Strict JSON of any nesting of dataclasses, mappings and sequences; a number that is not finite is null. replace:
-    what stands in the place of a value.
+    """Strict JSON of any nesting of dataclasses, mappings and sequences; NaN is null, and what is infinite is
+    "Infinity" or "-Infinity". replace: what stands in the place of a value.
     """
     return json.dumps(plain_json(value, replace), indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
-    """Undo `to_json`: a number that is null, where no null may be, is NaN. Of a later version, what is unknown here is
+    """Undo `to_json`; a number that is null is NaN where no null may be. Of a later version, what is unknown here is
     left out.
 
     Raises:
@@ -205,7 +205,7 @@ def _csv_cell(value: object) -> object:
 def _restore(value: Any, hint: Any) -> Any:
     """A value of plain JSON as the type that its place has."""
     if hint is float:
-        return math.nan if value is None else value
+        return math.nan if value is None else float(value)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return hint(**{name: _restore(value[name], kind) for name, kind in _hints_of(hint).items() if name in value})
     origin, parts = get_origin(hint), get_args(hint)
@@ -221,7 +221,9 @@ _hints_of = functools.cache(get_type_hints)
 
 
 def plain_json(value: Any, replace: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Dataclasses as objects, tuples as lists, and null for numbers that are not finite. replace: as in `to_json`."""
+    """Dataclasses as objects, tuples as lists, null for NaN, and "Infinity" or
+    "-Infinity" for what is infinite. replace: as in `to_json`.
+    """
     value = replace(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -229,4 +231,6 @@ def plain_json(value: Any, replace: Callable[[Any], Any] = lambda value: value) 
         return {str(key): plain_json(item, replace) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_json(item, replace) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -290,6 +290,13 @@ def test_a_hostile_case_is_text_on_the_page_and_read_back_as_it_was():
     assert "<img" not in text and read_cases(text).cases == ((EVIL, f'"{EVIL}', f"'{EVIL}"),)
 
 
+@pytest.mark.parametrize("is_used", [True, False])
+def test_a_page_says_whose_cases_they_are_where_no_model_is_recommended(is_used):
+    cases = Cases("run", "local", "by chance", 3, [], None, "command", {MISSED: 1, UNSURE: 2}, is_used=is_used)
+    text = render_page(Page("t", "h", "f", build_cases_section(cases)))
+    assert ("these are the cases of the first that was" in text) == (not is_used)
+
+
 @pytest.mark.parametrize(("patients", "has_others"), [(3, False), (4, True)])
 def test_right_and_sure_is_said_of_others_where_there_are_some(patients, has_others):
     cases = Cases("run", "local", "by chance", patients, [], None, "command", {MISSED: 1, UNSURE: 2}, 0.75, "slice")

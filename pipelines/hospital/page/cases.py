@@ -122,6 +122,7 @@ def list_cases(
         counts=_count_groups(answers, worst),
         sure=SURE,
         example=words_of_kind(kind_of(cohort)).example,
+        is_used=method in {decision.method for decision in decided},
     )
 
 
@@ -181,7 +182,8 @@ def list_mask_cases(
         for number, (_, place) in enumerate(worst)
     ]
     facts = (run, method, "by Dice, mean over structures", len(values.patients))
-    return Cases(*facts, shown, keys, describe_command(hospital))
+    is_used = method in {decision.method for decision in decided}
+    return Cases(*facts, shown, keys, describe_command(hospital), is_used=is_used)
 
 
 def describe_command(hospital: Hospital) -> str:
