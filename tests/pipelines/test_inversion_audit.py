@@ -137,7 +137,7 @@ def test_a_private_runs_page_shows_both_gradients_and_says_how_alike(private):
     _, home = kept(private)
     assert home.tensors.keys() == {"image", MEAN, PLAIN, PROTECTED, FEATURES}
     shown = sheet(private)
-    assert len(PICTURE.findall(shown)) == 2 * 5 and "repeat(5," in shown
+    assert len(PICTURE.findall(shown)) == 2 * 5 and '--columns: 5"' in shown
     for name in (MEAN, PLAIN, PROTECTED, FEATURES):
         for psnr, ssim in home.facts["figures"][name]:
             assert f"{name}: PSNR {psnr:.1f} dB, SSIM {ssim:.3f}" in shown.replace("\N{MINUS SIGN}", "-")
