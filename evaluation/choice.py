@@ -234,8 +234,12 @@ def _is_ruled_out(row: ScoreRow, site_scores: OwnScores, better: Sequence[str]) 
 
 
 def is_better(row: ScoreRow, site_scores: OwnScores) -> bool:
-    """Whether a method is shown to do better than guessing: an AUC by its interval, a Dice by its value."""
-    return not describe_guessing(row, site_scores) and (row.measure != AUC.name or math.isfinite(row.low))
+    """Whether a method is shown to do better than guessing: an AUC by its interval, a Dice by its value. One that
+    answers all alike is not, as it takes no other model's place.
+    """
+    if row.measure == AUC.name and (is_alike(row, site_scores) or not math.isfinite(row.low)):
+        return False
+    return not describe_guessing(row, site_scores)
 
 
 def is_alike(row: ScoreRow, site_scores: OwnScores) -> bool:

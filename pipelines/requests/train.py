@@ -35,13 +35,14 @@ class Introduced:
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """A round, or the last merge. best: the globally best round so far. keys: hospital -> public key, of those in whose
-    sum the reply shall be hidden.
+    """A round, or the last merge. best: the globally best round so far. score: False = the last round's model is not
+    scored. keys: hospital -> public key, of those in whose sum the reply shall be hidden.
     """
 
     algorithm: Settings | Absent = ABSENT
     best: Round | Absent | None = ABSENT
     keys: Annotated[dict[Name, SumKey], KEYS] | Absent = ABSENT
+    score: bool | Absent = ABSENT
     tensors: AnyTensors | Absent = ABSENT
 
 

@@ -167,7 +167,7 @@ def test_a_private_page_names_what_stays_at_home_and_computes_gains_over_the_bes
     assert spent and not any("at_home" in run for run in spent)
     for site in "ab":
         text = (private / "sites" / site / "report.html").read_text()
-        named = text.split("and gain over ", 1)[1].split(" on the same patients", 1)[0]
+        named = text.split("With a sign: the gain over ", 1)[1].split(", and as", 1)[0]
         assert named in ("svm_at_home", "ridge_at_home", "alone")
         assert (named == "svm_at_home") or site == "a", (
             "b has no validation patients, so the first floor is the reference"

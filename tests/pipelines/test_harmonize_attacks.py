@@ -342,17 +342,8 @@ def test_a_translation_reads_the_cohort_once(site, monkeypatch):
 def test_work_without_end_is_refused(said):
     name = "translator" if said["name"] == "cyclegan" else "synthesis"
     request = "translate" if name == "translator" else "synthesize"
-    facts = {
-        "scale": ADC,
-        "copies": 2,
-        "seed": 0,
-        "space": "s",
-        "veto": {},
-        "is_target": False,
-        "scanner": None,
-        "cohort": "c",
-        name: said,
-    }
+    facts = {"scale": ADC, "copies": 2, "seed": 0, "cohort": "c", name: said}
+    facts |= {"space": "s", "veto": {}, "is_target": False, "scanner": None} if name == "translator" else {}
     with pytest.raises(Refused, match="malformed_settings"):
         parse_question(request, Message({}, facts))
     first, *_ = said

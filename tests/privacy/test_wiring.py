@@ -586,8 +586,9 @@ def test_nothing_is_made_from_a_memory_whose_reply_was_refused_and_so_not_paid(t
     assert answer == "policy_bytes" and "withheld" in line, "trained, and then refused at the gate"
     for request in ("train", "finish"):
         assert asked(own, request, 2, MODEL, algorithm={}, best=None)[0] == "unpaid_memory"
-    facts = {"train_run": "r/x", "label": "mine", "checkpoint": "latest", "best": None, "copies": 2, "cohort": cohort}
-    for request in ("evaluate", "export", "audit"):
+    model = {"train_run": "r/x", "checkpoint": "latest", "best": None}
+    scored = {**model, "label": "mine", "copies": 2, "cohort": cohort}
+    for request, facts in {"evaluate": scored, "export": model, "audit": {**model, "cohort": cohort}}.items():
         assert asked(own, request, run="r/other", **facts)[0] == "unpaid_memory"
     assert compute_cost(ledgers.spent_events(ledgers.read_lines(own.ledger)), DELTA).epsilon == 0
 
