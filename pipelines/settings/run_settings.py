@@ -152,7 +152,7 @@ def rehearse_method(run: RunSettings, label: str, method: Algorithm) -> Forms | 
     """The forms of a method's messages; None where they cannot be rehearsed, for reasons that other checks report."""
     try:
         task = run.task_of(label)
-        if not is_buildable(task):
+        if not is_buildable(task) or method.complaints(method.network(task), run.train.work, run.privacy != "none"):
             return None
         return rehearse_forms(method, task, run.train.work, initial_parameters(method, task, seed=0))
     except (RuntimeError, ValueError, OverflowError, MemoryError):
