@@ -152,11 +152,15 @@ def rehearse_method(run: RunSettings, label: str, method: Algorithm) -> Forms | 
     """The forms of a method's messages; None where they cannot be rehearsed, for reasons that other checks report."""
     try:
         task = run.task_of(label)
-        if not is_buildable(task) or method.complaints(method.network(task), run.train.work, run.privacy != "none"):
+        if not is_buildable(task):
             return None
         return rehearse_forms(method, task, run.train.work, initial_parameters(method, task, seed=0))
     except (RuntimeError, ValueError, OverflowError, MemoryError):
         return None
+    except (TypeError, AttributeError, LookupError):  # a network that the method cannot use is called as another is
+        if method.complaints(method.network(run.task_of(label)), run.train.work, run.privacy != "none"):
+            return None
+        raise
 
 
 def build_network(algorithm: AnyAlgorithm, task: Task) -> nn.Module:
