@@ -82,6 +82,7 @@ def planned() -> Tables:
     return {
         **made_by("studies.planned").tables(read_measured("planned")),
         **made_by("studies.beside_nnunet").tables(read_measured("beside_nnunet")),
+        **made_by("studies.prostatex_nnunet").tables(read_measured("prostatex_nnunet")),
         **made_by("studies.own_plans").tables(read_measured("own_plans")),
         **made_by("studies.nnunet_weights").tables(read_measured("nnunet_weights")),
         **made_by("speed.planned_memory").tables(read_measured("planned_memory")),
