@@ -99,7 +99,7 @@ def _describe_selection(
         sites = {choice.site for choice in by_validation if choice.withdrew}
         where = f" at {format_list(sorted(sites))}" if 0 < len(sites) < len(site_choices) else ""
         part = (
-            f"; test patients took part{where} only where they withdrew a model. "
+            f"; test patients withdrew a model{where}, and had no other part in it. "
             if sites
             else ", without using the test patients, so the choice does not flatter these scores. "
         )

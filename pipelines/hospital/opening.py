@@ -35,10 +35,11 @@ from pipelines.hospital.start_check import check_start
 from pipelines.loader.overrides import override_settings
 from pipelines.models.file import ALGORITHM, MODEL
 from pipelines.models.size_limits import find_size_problems
-from pipelines.requests.check import check_all_known
+from pipelines.requests.check import NEWER, UNKNOWN
 from pipelines.settings.task import MOST_LABELS, MOST_MASK_CLASSES
 from privacy.dp.protection import Protection
 from privacy.message import Json, Malformed, Params, as_mapping, number_of, whole_of, wholes_of
+from privacy.release.bounds import show_value
 from privacy.release.gate import Refused
 from privacy.release.policy import SITES
 
@@ -103,7 +104,8 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         Refused: `unknown_setting`; `malformed_opening`; `policy_algorithm`: this hospital does not train by this
             method.
     """
-    check_all_known(facts, SETTINGS_OF_RUN)
+    if unknown := sorted(set(facts) - SETTINGS_OF_RUN):
+        raise Refused(UNKNOWN) from ValueError(f"{', '.join(map(show_value, unknown[:5]))}; {NEWER}")
     try:
         site_settings = hospital.settings
         common = algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)

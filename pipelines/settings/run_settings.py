@@ -157,7 +157,7 @@ def rehearse_method(run: RunSettings, label: str, method: Algorithm) -> Forms | 
         return rehearse_forms(method, task, run.train.work, initial_parameters(method, task, seed=0))
     except (RuntimeError, ValueError, OverflowError, MemoryError):
         return None
-    except (TypeError, AttributeError, LookupError):  # a network that the method cannot use is called as another is
+    except (TypeError, AttributeError, LookupError):  # of a network that does not fit the method
         if method.complaints(method.network(run.task_of(label)), run.train.work, run.privacy != "none"):
             return None
         raise

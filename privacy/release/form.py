@@ -115,6 +115,10 @@ class FieldForm(NamedTuple):
     code: str
 
 
+UNDECLARED = "extra_forbidden"
+"""What is wrong with a fact beside a form, in pydantic's word."""
+
+
 class Flaw(NamedTuple):
     """What is wrong with a message at one of its fields, without the value. code: as in `FieldForm`."""
 
@@ -174,19 +178,19 @@ def takes_tensors(form: type) -> bool:
 
 
 def find_flaws(form: type, message: Message, *, closed: bool) -> list[Flaw]:
-    """Why a message is not of this form. closed: whether facts beside the form are a flaw, as they are of
-    replies. Tensors beside the form always are.
+    """Why a message is not of this form. closed: whether facts beside the form are a flaw, as they are of replies.
+    Tensors beside the form always are.
     """
-    return _parse_message(form, message, closed=closed)[0]
+    return _parse_message(form, message, closed=closed, is_quoted=not closed)[0]
 
 
-def read_form(form: type[T], message: Message) -> T:
-    """The message as its form. Facts beside it are left out.
+def read_form(form: type[T], message: Message, *, closed: bool = False) -> T:
+    """The message as its form. closed: as in `find_flaws`; without it facts beside the form are left out.
 
     Raises:
         Misformed: it is not of this form.
     """
-    found_flaws, values = _parse_message(form, message, closed=False)
+    found_flaws, values = _parse_message(form, message, closed=closed, is_quoted=True)
     if found_flaws:
         raise Misformed(found_flaws)
     return form(**values)
@@ -202,8 +206,8 @@ class Misformed(ValueError):
     __reduce__ = reduce_error
 
 
-def _parse_message(form: type, message: Message, *, closed: bool) -> tuple[list[Flaw], dict[str, Any]]:
-    """The flaws, and if there are none the facts and tensors by field."""
+def _parse_message(form: type, message: Message, *, closed: bool, is_quoted: bool) -> tuple[list[Flaw], dict[str, Any]]:
+    """The flaws, and if there are none the facts and tensors by field. is_quoted: as in `_describe_error`."""
     declared, names = fields_of(form), _group_tensors(form, message)
     found_flaws = [Flaw(_format_place([name]), "not declared") for name in names.get(None, ())]
     tensors: dict[str, Any] = {}
@@ -229,14 +233,14 @@ def _parse_message(form: type, message: Message, *, closed: bool) -> tuple[list[
     except ValidationError as error:
         each = error.errors(include_url=False)
         return found_flaws + [
-            Flaw(_format_place(e["loc"]), _describe_error(e, closed), codes.get(str(e["loc"][0]), "")) for e in each
+            Flaw(_format_place(e["loc"]), _describe_error(e, is_quoted), codes.get(str(e["loc"][0]), "")) for e in each
         ], {}
     return found_flaws, {**facts, **tensors}
 
 
-def _describe_error(error: Mapping[str, Any], closed: bool) -> str:
-    """What is wrong; of a question with the words of our own checks, which quote what was asked."""
-    words = "" if closed or error["type"] != "value_error" else f" ({error['msg'][:300]!a})"
+def _describe_error(error: Mapping[str, Any], is_quoted: bool) -> str:
+    """What is wrong. is_quoted: with the words of our own checks, which quote the message: a question's, no reply's."""
+    words = "" if not is_quoted or error["type"] != "value_error" else f" ({error['msg'][:300]!a})"
     return f"{error['type']}{words}"
 
 
@@ -272,7 +276,7 @@ def read_fitting_form(forms: Sequence[type[T]], message: Message) -> T:
     each = [*forms]
     for closed in (True, False):
         for form in each:
-            found_flaws, values = _parse_message(form, message, closed=closed)
+            found_flaws, values = _parse_message(form, message, closed=closed, is_quoted=False)
             if not found_flaws:
                 return form(**values)
     raise Misformed(compare_with_forms(each, message).flaws)

@@ -296,6 +296,12 @@ def parsing_code(name: str, facts: dict[str, Json]) -> str | None:
     return None
 
 
+def test_a_fact_that_is_not_known_is_refused_however_deep_it_lies():
+    line = {**MODEL, "label": "x", "cohort": "c"}
+    assert parsing_code("compare", {"methods": [line]}) is None
+    assert parsing_code("compare", {"methods": [{**line, "of_tomorrow": True}]}) == "unknown_setting"
+
+
 @pytest.mark.parametrize("name", sorted({*REQUESTS} - {"introduce"}))
 def test_a_question_of_what_is_declared_is_never_refused_as_unknown(name):
     for outside in (False, True):
