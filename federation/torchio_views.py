@@ -168,13 +168,15 @@ class Anisotropy:
 
 @dataclass(frozen=True, kw_only=True)
 class Affine:
-    """Scales, turns about the middle, and shifts. default_pad_value: of what comes from outside; masks get class 0."""
+    """Scales, turns about the middle, and shifts. degrees: about all axes, or a range for each of the three, as
+    [0, 0, 0, 0, -180, 180] turns in the plane alone. default_pad_value: of what comes from outside; masks get class 0.
+    """
 
     __pydantic_config__: ClassVar = FORBID
 
     name: Literal["affine"] = "affine"
     scales: Span = 0.1
-    degrees: Span = 10.0
+    degrees: Span | tuple[float, float, float, float, float, float] = 10.0
     translation: Span = 0.0
     isotropic: bool = False
     default_pad_value: Literal["minimum", "mean", "otsu"] | float = "minimum"
@@ -333,11 +335,13 @@ def _turn_back(x: Tensor, *, flat: bool) -> Tensor:
 
 
 def _wrong_spans(settings: object, **bounds: tuple[float, float]) -> list[Problem]:
-    """The fields that are neither a number from 0 on nor two, the lower first, within their bounds. None is allowed."""
+    """The fields that are neither a number from 0 on nor two, the lower first, nor two for each axis, within their
+    bounds. None is allowed.
+    """
 
     def holds(value: Any, low: float, high: float) -> bool:
-        first, last = value if isinstance(value, tuple) else (max(low, 0), value)
-        return bool(low <= first <= last <= high)
+        ends = value if isinstance(value, tuple) else (max(low, 0), value)
+        return all(low <= first <= last <= high for first, last in zip(ends[::2], ends[1::2], strict=True))
 
     return unmet(
         settings,

@@ -2,10 +2,11 @@
 in 3-D, and the optic disc in pictures of two cameras.
 
     CONSILIUM_DATA=... python -m benchmarks.studies.beside_nnunet --nnunet /where/nnunet/bin/python \
-        [--only glands lesions discs clinics] [--seeds 0 1 2]
+        [--only glands lesions discs clinics] [--seeds 0 1 2] [--again]
 
 Every figure is kept in benchmarks/measured/beside_nnunet.json, draw by draw, so that a call goes on where an earlier
-one stopped; `python -m benchmarks.tables.derived --write planned` writes the tables.
+one stopped. With `--again` planned lines are measured anew, beside nnU-Net's as they are kept: on the same patients it
+gives the same masks. `python -m benchmarks.tables.derived --write planned` writes the tables.
 
 A seed draws patients. `consilium plan --small` plans our runs (8 filters in the first stage; nnU-Net gets as many), and
 nnU-Net plans for itself. Each line takes `rounds` times `steps` steps of the planned batch, each hospital as many in a
@@ -442,11 +443,12 @@ def tabulate_gains(comparison: Comparison, draws: Mapping[str, Lines]) -> dict[s
     return make_table(columns, rows, COMMAND)
 
 
-def measure_draw(comparison: Comparison, seed: int, python: str) -> Lines:
-    """All lines on the patients of one draw."""
+def measure_draw(comparison: Comparison, seed: int, python: str, kept: Lines) -> Lines:
+    """All lines on the patients of one draw. kept: lines of nnU-Net that are not measured again; empty = none."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        return {**measure_ours(comparison, folder, seed), **measure_nnunet(comparison, folder, seed, python)}
+        ours = measure_ours(comparison, folder, seed)
+        return {**ours, **(kept or measure_nnunet(comparison, folder, seed, python))}
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -455,6 +457,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--nnunet", required=True, help="python of an environment with nnunetv2")
     parser.add_argument("--only", nargs="+", choices=[*COMPARISONS], default=[*COMPARISONS])
     parser.add_argument("--seeds", type=int, nargs="+", help="draws; each comparison has its own if none is said")
+    parser.add_argument("--again", action="store_true", help="measure planned lines anew, and keep nnU-Net's")
     parser.add_argument("--out", type=Path, help="write there, and not into benchmarks/measured")
     return parser.parse_args(arguments)
 
@@ -464,9 +467,11 @@ def main() -> None:
     place = options.out or NAME
     for name in options.only:
         for seed in options.seeds or COMPARISONS[name].seeds:
-            if str(seed) in read_measured(place).get(name, {}):
+            draw: Lines = read_measured(place).get(name, {}).get(str(seed), {})
+            if draw and not options.again:
                 continue
-            lines = measure_draw(COMPARISONS[name], seed, options.nnunet)
+            of_nnunet = {line: dices for line, dices in draw.items() if line in (ALONE, POOLED)}
+            lines = measure_draw(COMPARISONS[name], seed, options.nnunet, of_nnunet)
             book = read_measured(place)
             write_measured(place, {**book, name: {**book.get(name, {}), str(seed): lines}}, sort=True)
             print(name, seed, {line: round(float(np.mean([*v.values()])), 4) for line, v in lines.items()}, flush=True)

@@ -26,7 +26,7 @@ from pipelines.data.images import Slices
 from pipelines.data.index import Candidate, convert_read_errors
 from pipelines.data.labels import Masks, find_mask
 from pipelines.data.sources import DicomSource, NiftiSource
-from pipelines.data.studies import MM2_PER_S_1E_3, convert_study_to_adc, read_mask, standardize_values
+from pipelines.data.studies import MM2_PER_S_1E_3, convert_study_to_adc, find_moments, read_mask, standardize_values
 from pipelines.data.study import Array, Rejected, Study, Unusable, Volume
 from pipelines.data.writing.dicom_header import Maker
 from pipelines.data.writing.dicom_series import series_files, series_folder
@@ -130,9 +130,9 @@ def _load_values(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float
     if not isinstance(images, Slices):
         raise TypeError(f"translators of slices are applied here, found images of kind {images.kind}")
     if images.values == "standardized":
-        values, inside = standardize_values(raw_values), raw_values != 0
-        least = float(values[inside].min()) if raw_values.min() >= 0 else -math.inf
-        return study, values, np.float32(1 / raw_values[inside].std()), least
+        values = standardize_values(raw_values, nonzero=images.nonzero)
+        least = float(values[raw_values != 0].min()) if raw_values.min() >= 0 else -math.inf
+        return study, values, np.float32(1 / find_moments(raw_values, nonzero=images.nonzero).sd), least
     adc, scale = convert_study_to_adc(study, job.source)
     values = np.asarray(adc.image.values, np.float32) * MM2_PER_S_1E_3
     return study, values, np.float32(scale) * MM2_PER_S_1E_3, -math.inf

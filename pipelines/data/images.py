@@ -47,7 +47,9 @@ class Slices:
     is one, or of the image, which is required if the gland is the target. slices: all, or those that show the
     gland. context: 1 = the slice alone; 3 = the slice between its lower and upper neighbour, as channels, at the
     acquired spacing; the first and last slice replace their missing neighbour. Labels and masks are those of the
-    slice itself.
+    slice itself. nonzero: mean and deviation of `standardized` are those of the voxels that are not 0, and zeros stay
+    0 (MONAI's NormalizeIntensity); false: they are those of all voxels in the bounding box of these, so that air in it
+    is dark and not as bright as the mean (nnU-Net).
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -60,6 +62,7 @@ class Slices:
     slices: Literal["all", "gland"] = "all"
     context: Literal[1, 3] = 1
     ct: Hounsfield | None = None
+    nonzero: bool = True
 
     def __post_init__(self) -> None:
         refuse(out_of_range(self, spacing_mm=(0.1, 10), size=(8, 1024)) + _unit_problems(self))
@@ -74,7 +77,8 @@ class Slices:
 class Volumes:
     """Whole volumes, each an example (1, depth, size, size), centred as slices are.
 
-    spacing_mm, size, values, ct: in the plane, as in `Slices`. depth_mm: distance between slices. depth: their number.
+    spacing_mm, size, values, ct, nonzero: as in `Slices`, the first two in the plane. depth_mm: from slice to slice.
+    depth: their number.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -87,6 +91,7 @@ class Volumes:
     depth_mm: float = 3.0
     depth: int = 16
     ct: Hounsfield | None = None
+    nonzero: bool = True
 
     def __post_init__(self) -> None:
         bounds = out_of_range(self, spacing_mm=(0.1, 10), size=(8, 1024), depth_mm=(0.1, 20), depth=(4, 1024))
@@ -99,10 +104,14 @@ class Volumes:
 
 
 def _unit_problems(images: Slices | Volumes) -> list[Problem]:
-    """A problem where values are said to be in two units."""
-    if images.ct is None or images.values == "standardized":
-        return []
-    return [Problem(("ct",), f"goes with values: standardized, found values: {images.values}; remove one of the two")]
+    """Problems where values are said to be in two units, or to be standardized in two ways."""
+    goes = f"goes with values: standardized, found values: {images.values}; remove one of the two"
+    problems = [] if images.ct is None or images.values == "standardized" else [Problem(("ct",), goes)]
+    if not images.nonzero and images.values != "standardized":
+        problems.append(Problem(("nonzero",), goes))
+    elif not images.nonzero and images.ct is not None:
+        problems.append(Problem(("nonzero",), "with ct no study has a mean of its own; remove one of the two"))
+    return problems
 
 
 @dataclass(frozen=True, kw_only=True)

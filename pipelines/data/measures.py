@@ -13,7 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from federation.task import IGNORED
-from pipelines.data.grids.geometry import classes_on_grid, grid_of, mask_on_grid, reading_order, spacing_of
+from pipelines.data.grids.geometry import (
+    classes_on_grid,
+    find_bounding_box,
+    grid_of,
+    mask_on_grid,
+    reading_order,
+    spacing_of,
+)
 from pipelines.data.study import Array, Unusable, Volume
 
 POINTS = 1000
@@ -34,7 +41,7 @@ class MeasuredStudy:
     spacing: of voxels, mm by axis; of pictures 1. voxels: by axis. foreground: (POINTS,) values inside the mask, in
     ascending order, or (0,) where the mask is empty. moments: mean and variance inside the mask; (0, 0) where it is
     empty. volumes: of each class, mm³, or pixels of a picture; 0 where it is not to be seen. modality: as the header
-    says, if it is one of `MODALITIES`.
+    says, if it is one of `MODALITIES`. box: the share of its voxels in the bounding box of those that are not 0.
     """
 
     patient: str
@@ -45,6 +52,7 @@ class MeasuredStudy:
     moments: tuple[float, float]
     volumes: tuple[float, ...]
     modality: str = UNKNOWN
+    box: float = 1.0
 
     @property
     def extent(self) -> tuple[float, ...]:
@@ -71,7 +79,9 @@ def measure_volume(
     foreground, moments = _summarize_values(np.asarray(stack.values[_is_inside(class_map)], np.float32))
     volumes = tuple(count * float(np.prod(spacing)) for count in _count_voxels(class_map, classes or 1))
     known_modality = modality.upper() if modality.upper() in MODALITIES else UNKNOWN
-    return MeasuredStudy(patient, study, spacing, voxels, foreground, moments, volumes, known_modality)
+    nonzero = stack.values != 0
+    box = nonzero[find_bounding_box(nonzero)].size / nonzero.size if nonzero.any() else 0.0
+    return MeasuredStudy(patient, study, spacing, voxels, foreground, moments, volumes, known_modality, box)
 
 
 def measure_picture(patient: str, study: str, grey: Array, classes: np.ndarray, count: int) -> MeasuredStudy:
@@ -109,7 +119,7 @@ class Figures:
     """Many studies in a few numbers. spacing, voxels, extent: percentiles over studies (`SHARES`), by axis. intensity:
     percentiles (`INTENSITIES`), mean and sd over the foregrounds of all studies, of which each counts alike; empty
     where no mask shows anything. volumes: class -> percentiles over the studies that show it. modalities: studies of
-    each.
+    each. box: median share of voxels in the bounding box of those that are not 0.
     """
 
     studies: int
@@ -119,6 +129,7 @@ class Figures:
     intensity: Mapping[str, float]
     volumes: Mapping[str, Mapping[str, float]]
     modalities: Mapping[str, int]
+    box: float
 
 
 def summarize_studies(studies: Sequence[MeasuredStudy], classes: Sequence[str]) -> Figures:
@@ -137,6 +148,7 @@ def summarize_studies(studies: Sequence[MeasuredStudy], classes: Sequence[str]) 
             if visible.size
         },
         modalities=dict(sorted(Counter(study.modality for study in studies).items())),
+        box=_round(np.median([study.box for study in studies])),
     )
 
 

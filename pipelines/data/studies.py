@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipelines.data.adc import convert_to_adc
 from pipelines.data.contents import HEAD, is_dicom
 from pipelines.data.dicom.reader import SUFFIXES, index_dicom
 from pipelines.data.dicom.segmentation import read_segmentation
 from pipelines.data.folder import OF_SYSTEM
-from pipelines.data.grids.geometry import Grid, classes_on_grid, is_same_grid, reading_order
+from pipelines.data.grids.geometry import Grid, classes_on_grid, find_bounding_box, is_same_grid, reading_order
 from pipelines.data.images import Hounsfield, Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, try_collecting
@@ -158,7 +159,7 @@ def _prepare_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
     elif context.images.ct is not None:
         values = scale_hounsfield(study, context.images.ct)
     else:
-        values = standardize_values(np.asarray(study.image.values, np.float32))
+        values = standardize_values(np.asarray(study.image.values, np.float32), nonzero=context.images.nonzero)
     image = Volume(values, study.image.affine)
     lesion = (
         _read_patient_mask(context.known, candidate, "no_label", context) if isinstance(context.known, Masks) else None
@@ -259,10 +260,16 @@ def convert_study_to_adc(study: Study, source: Source) -> tuple[Study, float]:
     return replace(study, image=image, evidence=evidence, percentiles=converted.percentiles), converted.scale
 
 
-def standardize_values(values: Array) -> Array:
-    """Values of a study whose unit has no meaning (T2, for instance): 0 mean and unit variance over nonzero values.
+class Moments(NamedTuple):
+    """inside: where the values are of which mean and standard deviation are taken."""
 
-    Zeros stay 0: they are background, or outside the field of view.
+    inside: NDArray[np.bool_]
+    mean: float
+    sd: float
+
+
+def find_moments(values: Array, *, nonzero: bool) -> Moments:
+    """What a study is standardized by. nonzero: of voxels that are not 0; else of all in the bounding box of these.
 
     Raises:
         Unusable: `not_finite` or `no_signal`.
@@ -270,10 +277,23 @@ def standardize_values(values: Array) -> Array:
     if not np.isfinite(values).all():
         raise Unusable("not_finite", "some values are NaN or infinite; none may be. Set them to 0 in the export.")
     inside = values != 0
-    spread = float(values[inside].std()) if inside.any() else 0.0
-    if spread == 0:
+    if not nonzero and inside.any():
+        inside[find_bounding_box(inside)] = True
+    sd = float(values[inside].std()) if inside.any() else 0.0
+    if sd == 0:
         raise Unusable("no_signal", "all values are equal. Check that the export is whole.")
-    return np.where(inside, (values - values[inside].mean()) / spread, 0).astype(np.float32)
+    return Moments(inside, float(values[inside].mean()), sd)
+
+
+def standardize_values(values: Array, *, nonzero: bool = True) -> Array:
+    """Values of a study whose unit has no meaning (T2, for instance): 0 mean and unit variance. What is outside of
+    `find_moments` is 0: background, or outside the field of view.
+
+    Raises:
+        Unusable: as `find_moments`.
+    """
+    moments = find_moments(values, nonzero=nonzero)
+    return np.where(moments.inside, (values - moments.mean) / moments.sd, 0).astype(np.float32)
 
 
 def scale_hounsfield(study: Study, ct: Hounsfield) -> Array:

@@ -167,7 +167,8 @@ def _describe_values(ready: Ready) -> dict[str, Json]:
     scale = default_scale(images)
     facts: dict[str, Json] = {"usual_range": [scale.low, scale.high]}
     if isinstance(images, Slices | Volumes):
-        standardized = "standardized by study: mean 0, standard deviation 1"
+        where = "voxels that are not 0" if images.nonzero else "all voxels in the bounding box of those that are not 0"
+        standardized = f"standardized by study: mean 0, standard deviation 1, of {where}"
         if images.ct is not None:
             ct = images.ct
             standardized = f"CT, clipped to [{ct.low:g}, {ct.high:g}] HU, less {ct.mean:g}, divided by {ct.sd:g}"

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pipelines.requests.fingerprint import Measured, MeasuredWithNoise
+from privacy.release.form import Absent
 
 Reply: TypeAlias = Measured | MeasuredWithNoise
 UNSURE = 0.25
@@ -23,7 +24,8 @@ class Common:
     """All hospitals' studies together, by axis. studies: how many, with noise where that is all that is known.
     spacing, voxels, extent: medians, mm and mm. fine: the spacing that 10 % of studies do not exceed. cover: the
     extent that a grid shall cover. intensity: inside masks, empty where nobody said. volumes: of each class, the median
-    of hospitals' medians. modality: the most frequent. sites: hospitals that count; unsure_sites: those that do not,
+    of hospitals' medians. modality: the most frequent. box: the median of hospitals' shares of voxels in the bounding
+    box of those that are not 0; None where nobody said. sites: hospitals that count; unsure_sites: those that do not,
     because their noise is too large.
     """
 
@@ -36,6 +38,7 @@ class Common:
     intensity: Mapping[str, float]
     volumes: Mapping[str, float]
     modality: str
+    box: float | None
     sites: tuple[str, ...]
     unsure_sites: tuple[str, ...] = ()
 
@@ -69,6 +72,7 @@ def merge_fingerprints(replies: Mapping[str, Reply]) -> Common:
         intensity=_merge_intensities(exact),
         volumes=_merge_volumes(exact),
         modality=_most_frequent_modality(exact),
+        box=_merge_boxes(exact),
         sites=tuple(sure),
         unsure_sites=unsure,
     )
@@ -139,6 +143,12 @@ def _merge_volumes(replies: Sequence[Measured]) -> dict[str, float]:
         name: _weighted_quantile([r.volumes[name]["p50"] for r in having], [weight_of(r) for r in having], 0.5)
         for name, having in shown.items()
     }
+
+
+def _merge_boxes(replies: Sequence[Measured]) -> float | None:
+    """The weighted median of those that were said."""
+    said = [(reply.box, weight_of(reply)) for reply in replies if not isinstance(reply.box, Absent)]
+    return _weighted_quantile([box for box, _ in said], [weight for _, weight in said], 0.5) if said else None
 
 
 def _most_frequent_modality(replies: Sequence[Measured]) -> str:

@@ -32,6 +32,8 @@ AnyPlanned: TypeAlias = Volumes | Slices | Pictures
 SPACING_MM, DEPTH_MM, SIZE, DEPTH = (0.1, 10.0), (0.1, 20.0), (8, 1024), (4, 1024)
 """What `images` allows."""
 FOREGROUND = 0.33
+CROPPED = 0.75
+"""nnU-Net takes a mean over nonzero voxels where their bounding box is a smaller share of a median study."""
 CT = "CT"
 ELONGATED = 1.5
 """With sides that differ by more, pictures are turned by 15 degrees only, not all around."""
@@ -254,6 +256,11 @@ def _list_values(common: Common, images: Volumes | Slices) -> Iterator[Line]:
     untold = "each study by its own mean and sd: no hospital told values of CT inside masks"
     usual = "each study by its own mean and sd: values have no unit in common"
     yield Line("values", "standardized", untold if is_ct else usual)
+    if common.box is not None and common.box < CROPPED:
+        yield Line("nonzero", True, f"of what is not 0, as its bounding box is {common.box:.0%} of a median study")
+        return
+    box = "no hospital told how much" if common.box is None else f"{common.box:.0%} of a median study"
+    yield Line("nonzero", False, f"of all voxels in the bounding box of what is not 0 ({box}), so that air is dark")
 
 
 def _list_model(grid: Grid, fitted: Fitted, effort: Effort) -> Iterator[Line]:
@@ -295,9 +302,15 @@ def _list_work(images: AnyPlanned, fitted: Fitted, effort: Effort) -> Iterator[L
     yield Line("batch", fitted.batch, _describe_batch(fitted, effort))
     yield Line("epochs", None, "steps count, so that hospitals of any size do as much")
     yield Line("steps", effort.steps, "of each hospital in a round")
-    yield Line("foreground", FOREGROUND, "share of patches about foreground, so that small structures are seen")
+    share = share_about_foreground(fitted.batch)
+    yield Line("foreground", share, f"{FOREGROUND:.0%} of a batch, in whole patches as nnU-Net counts")
     views = list_views(fitted.network.patch, flat=not isinstance(images, Volumes))
     yield Line("torchio", views, "nnU-Net's views, but for brightness and contrast, of which there are none")
+
+
+def share_about_foreground(batch: int) -> float:
+    """nnU-Net's share of a batch: its last patches, from the rounded place at which a third is left."""
+    return float(f"{1 - round(batch * (1 - FOREGROUND)) / batch:.4g}")
 
 
 def _describe_batch(fitted: Fitted, effort: Effort) -> str:
@@ -312,14 +325,14 @@ def _describe_batch(fitted: Fitted, effort: Effort) -> str:
 
 def list_views(patch: Sequence[int], *, flat: bool) -> list[Line]:
     """nnU-Net's random views, as far as TorchIO has them. flat: examples have two axes."""
+    degrees: float | list[int]
     if flat:
         degrees = 15 if max(patch) > ELONGATED * min(patch) else 180
         turning = "all around" if degrees == 180 else "a little, as patches are elongated"
     else:
-        degrees = 5 if max(patch) > ANISOTROPY * patch[0] else 30
-        turning = (
-            "about each axis" if degrees == 30 else "a little: nnU-Net turns in the plane alone, TorchIO about all"
-        )
+        is_thick = max(patch) > ANISOTROPY * patch[0]
+        degrees = [0, 0, 0, 0, -180, 180] if is_thick else 30
+        turning = "all around in the plane alone, as a patch has few slices" if is_thick else "about each axis"
     axes = [0, 1] if flat else [0, 1, 2]
     return [
         _view("affine", turning, scales=0.0, degrees=degrees, p=0.2),

@@ -10,7 +10,7 @@ from pydantic import Field
 from pipelines.data.images import Target, Values
 from pipelines.requests.fields import SETTINGS, Count, Counts, Line
 from pipelines.requests.request import Request
-from privacy.release.form import Of
+from privacy.release.form import ABSENT, Absent, Of
 
 Axes: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=3)]
 """A number for each axis: (depth, rows, columns), or of pictures (rows, columns)."""
@@ -36,7 +36,8 @@ class Measured:
     """Percentiles over studies (p10, p50, p90, p95) of spacings (mm; of pictures 1), shapes (voxels) and extents (mm,
     or pixels); of all foregrounds' values, of which each study has as many: p0.5, p50, p99.5, mean and sd; over the
     studies that show a class, of its volume (mm³, or pixels). modalities: studies of each. rejected_by_reason: those
-    that could not be measured.
+    that could not be measured. box: the median share of a study's voxels in the bounding box of those that are not 0,
+    which older programs do not tell.
     """
 
     studies: Count
@@ -47,6 +48,7 @@ class Measured:
     extent: Percentiles
     intensity: Annotated[dict[Line, float], Of.SCORE]
     volumes: Annotated[dict[Line, dict[Line, float]], Of.SCORE]
+    box: Annotated[float, Field(ge=0, le=1), Of.SCORE] | Absent = ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,7 @@ FINGERPRINT: Request[Fingerprint, Measured | MeasuredWithNoise] = Request(
     question=Fingerprint,
     replies=(Measured, MeasuredWithNoise),
     says="percentiles over studies of their spacings, shapes and extents, of the values inside masks and of the "
-    "volumes that masks show; with a budget of spacings and extents only, with noise",
+    "volumes that masks show, and how much of a study is not empty; with a budget of spacings and extents only, with "
+    "noise",
     brief="percentiles of spacings, shapes, values and volumes",
 )

@@ -140,6 +140,16 @@ def test_a_slice_stays_in_its_plane_whatever_is_drawn():
         assert float((view > 0.5).float().mean()) > 0.5
 
 
+def test_a_volume_turns_in_the_plane_alone_where_only_the_third_axis_has_a_range():
+    """Where each slice is of one value, turning in the plane moves nothing, and turning about all axes does."""
+    x = torch.arange(1.0, 6.0)[None, :, None, None].expand(1, 5, 24, 24)
+    middle = (slice(None), slice(None), slice(8, 16), slice(8, 16))
+    for degrees, is_flat in (((0.0, 0.0, 0.0, 0.0, -180.0, 180.0), True), (40.0, False)):
+        function = build_torchio_function([Affine(scales=0.0, degrees=degrees)], flat=False, spacing=(1.0, 1.0, 3.0))
+        views = [compute_view(function, x, torch.tensor(0), seed)[0] for seed in range(5)]
+        assert all(torch.allclose(view[middle], x[middle], atol=1e-4) for view in views) == is_flat
+
+
 CHAIN = (BiasField(p=0.5), Gamma(p=0.5), Noise(std=0.1), Flip(), Affine(p=0.5))
 
 
@@ -245,7 +255,11 @@ VIEWS = st.one_of(
     st.builds(Ghosting, num_ghosts=st.integers(0, 100), intensity=st.floats(0, 10), restore=st.none() | spans),
     st.builds(Spike, num_spikes=st.integers(0, 100), intensity=st.floats(0, 10)),
     st.builds(Anisotropy, downsampling=st.floats(1, 10) | st.just((10.0, 10.0))),
-    st.builds(Affine, scales=st.floats(0, 0.9) | st.just((0.1, 10.0)), degrees=st.floats(0, 180)),
+    st.builds(
+        Affine,
+        scales=st.floats(0, 0.9) | st.just((0.1, 10.0)),
+        degrees=st.floats(0, 180) | st.tuples(spans, spans, spans).map(lambda each: each[0] + each[1] + each[2]),
+    ),
     st.builds(
         ElasticDeformation,
         num_control_points=st.integers(5, 8),
@@ -279,6 +293,7 @@ def test_whatever_settings_allow_torchio_takes_and_the_view_is_finite(view, shap
         (Ghosting, {"restore": 1.5}, r"restore must be a number in \[0, 1\]"),
         (Spike, {"num_spikes": -1}, "num_spikes must be"),
         (Anisotropy, {"downsampling": 0.5, "axes": (1, 1)}, "downsampling must be .*; axes must be"),
+        (Affine, {"degrees": (0.0, 0.0, 5.0, -5.0, 0.0, 0.0)}, "degrees must be .* the lower first"),
         (Affine, {"scales": 1.0}, r"scales must be a number in \[0, 0.9\]"),
         (ElasticDeformation, {"num_control_points": 4}, r"in \[5, 100\] with locked_borders: 2"),
         (ElasticDeformation, {"max_displacement": -1.0}, "max_displacement must be in"),

@@ -320,7 +320,7 @@ def test_what_is_written_is_accepted_by_check(tmp_path, monkeypatch, capsys, kin
     assert main([str(settings(tmp_path, **changes)), "--small", "-o", "planned.yaml"]) == Exit.OK
     assert run_main(["planned.yaml", "--check"]) == Exit.OK, capsys.readouterr().err
     config = load_config("planned.yaml")
-    assert isinstance(config.model, Planned) and config.train.work.foreground == 0.33
+    assert isinstance(config.model, Planned) and config.train.work.foreground in (0.25, 0.5)
     assert config.train.work.rate.name == "polynomial" and config.train.work.nesterov
     assert config.images.kind == kind and config.train.schedule.rounds == 40
 

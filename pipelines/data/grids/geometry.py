@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import find_objects
 
 from pipelines.data.study import Affine, Unusable, Volume
 
@@ -198,6 +199,12 @@ def reading_order(volume: Volume) -> Volume:
     values: NDArray[np.generic] = apply_orientation(volume.values, change)
     affine: Affine = volume.affine @ inv_ornt_aff(change, volume.values.shape)
     return Volume(values, affine)
+
+
+def find_bounding_box(mask: NDArray[np.bool_]) -> tuple[slice, ...]:
+    """The smallest box that holds all that is inside of a mask, which is not empty."""
+    (box,) = find_objects(mask.astype(np.uint8))
+    return tuple(box)
 
 
 def slice_grid(affine: Affine, centre: tuple[float, float], spacing_mm: float, size: int) -> Affine:

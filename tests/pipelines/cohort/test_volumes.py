@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from monai.transforms import Compose, CropForeground, NormalizeIntensity
 
 from federation.augmentation import apply_affine, apply_elastic, flip_images
 from federation.models.cnn import Cnn
-from pipelines.data.images import Slices, Volumes
+from pipelines.data.images import Hounsfield, Slices, Volumes
 from pipelines.data.prepare import prepare_slices, prepare_volume
 from pipelines.data.studies import standardize_values
 from pipelines.data.study import Unusable, Volume
+from privacy.settings_error import SettingsError
 
 AFFINE = np.array([[-1.5, 0, 0, 30], [0, -1.5, 0, 25], [0, 0, 3.0, -10], [0, 0, 0, 1]])
 
@@ -52,6 +56,39 @@ def test_standardized_values_have_no_unit_and_background_stays_zero():
     assert (one[1:].mean(), one[1:].std()) == pytest.approx((0, 1), abs=1e-4)
     with pytest.raises(Unusable, match="no_signal"):
         standardize_values(np.zeros((3, 3, 3), np.float32))
+
+
+@given(st.tuples(*3 * [st.integers(0, 2)]), st.tuples(*3 * [st.integers(0, 2)]), st.integers(0, 99), st.booleans())
+def test_both_ways_to_standardize_are_those_of_monai(before, after, seed, nonzero):
+    """Over nonzero voxels, or, as nnU-Net's ZScoreNormalization behind its crop, over all in their bounding box."""
+    chance = np.random.default_rng(seed)
+    values = (chance.integers(0, 2, (4, 5, 6)) * chance.normal(300, 90, (4, 5, 6))).astype(np.float32)
+    values[0, 0, 0] = values[-1, -1, -1] = 100.0
+    whole = np.pad(values, [*zip(before, after, strict=True)])
+    crop = CropForeground(select_fn=lambda image: image != 0)
+    expected = np.asarray(Compose([crop, NormalizeIntensity(nonzero=nonzero)])(whole[None]))[0]
+    ours = standardize_values(whole, nonzero=nonzero)
+    box = tuple(slice(first, first + side) for first, side in zip(before, values.shape, strict=True))
+    assert np.allclose(ours[box], expected, atol=1e-4)
+    ours[box] = 0
+    assert not ours.any(), "outside of the box it is 0, as what nnU-Net pads with"
+
+
+def test_air_inside_the_box_is_dark_where_all_voxels_count():
+    values = np.random.default_rng(0).normal(500, 20, (6, 6, 6)).astype(np.float32)
+    values[2:4, 2:4, 2:4] = 0
+    for nonzero in (True, False):
+        ours = standardize_values(values, nonzero=nonzero)
+        assert bool((ours[values == 0] < ours[values != 0].min()).all()) != nonzero
+
+
+@pytest.mark.parametrize("kind", [Slices, Volumes])
+def test_values_in_a_unit_are_standardized_in_no_way(kind):
+    ct = Hounsfield(low=0, high=1, mean=0, sd=1)
+    for settings in ({"values": "adc"}, {"values": "standardized", "ct": ct}):
+        with pytest.raises(SettingsError, match="nonzero"):
+            kind(nonzero=False, **settings)
+    assert not kind(nonzero=False, values="standardized").nonzero
 
 
 def test_a_network_takes_volumes_and_every_slice_is_moved_alike():

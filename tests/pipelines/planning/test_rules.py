@@ -29,7 +29,8 @@ from pipelines.planning.rules import (
     list_topologies,
     resample_shape,
 )
-from pipelines.planning.settings import Effort, plan_settings
+from pipelines.planning.settings import FOREGROUND, Effort, plan_settings, share_about_foreground
+from privacy.release.form import ABSENT
 
 MEASURED = json.loads((Path(__file__).parents[3] / "benchmarks/measured/planned.json").read_text())
 SIDES, STEPS = st.integers(8, 400), st.floats(0.2, 8.0)
@@ -152,6 +153,24 @@ def test_values_are_those_that_the_layers_of_a_network_make(spacing, patch) -> N
     assert answer.logits.shape == (1, 3, *planned.patch) and counted == count_values(planned, classes=3)
 
 
+def test_so_many_patches_are_about_foreground_as_nnunet_takes() -> None:
+    """nnU-Net asks patch by patch: not number < round(batch * (1 - share))."""
+    for batch in range(2, 60):
+        theirs = sum(not number < round(batch * (1 - FOREGROUND)) for number in range(batch))
+        assert round(share_about_foreground(batch) * batch) == theirs
+    assert share_about_foreground(2) == 0.5
+
+
+@pytest.mark.parametrize(("boxes", "nonzero"), [((0.74, 0.7), True), ((0.75, 0.76), False), ((), False)])
+def test_a_mean_is_over_what_is_not_0_where_that_is_less_than_three_quarters(boxes, nonzero) -> None:
+    """nnU-Net's rule for use_mask_for_norm; who has an older program says nothing."""
+    said = tell_figures(draw_studies(KINDS["brain"]), KINDS["brain"])
+    replies = {str(box): replace(said, box=box) for box in boxes} or {"older": replace(said, box=ABSENT)}
+    plan = plan_settings(merge_fingerprints(replies), Volumes(values="standardized"), 2, Effort())
+    (line,) = (line for line in plan.images if line.key == "nonzero")
+    assert line.value is nonzero
+
+
 def test_narrow_networks_keep_the_ratio_of_the_widest_to_the_first() -> None:
     wide = build_topology((1.0, 1.0, 1.0), (128, 128, 128), 32)
     narrow = build_topology((1.0, 1.0, 1.0), (128, 128, 128), 8)
@@ -173,6 +192,7 @@ def test_every_plan_is_one_that_settings_accept(spacing, extent, memory) -> None
         intensity={},
         volumes={},
         modality="MR",
+        box=0.9,
         sites=("a",),
     )
     flat = replace(common, spacing=(1.0, 1.0), fine=(1.0, 1.0), voxels=extent[1:], extent=extent[1:], cover=extent[1:])
