@@ -118,7 +118,7 @@ def plan_by_rules(common: Common, kind: Kind, *, flat: bool) -> dict[str, Any]:
         whole = find_target_spacing(common.spacing, common.voxels, common.fine).spacing
         shape = resample_shape(common.extent, whole)
         spacing, median, through = (whole[1:], shape[1:], shape[0]) if flat else (whole, shape, 1)
-    voxels = common.studies * through * float(np.prod(median))
+    voxels = common.studies / len(common.sites) * through * float(np.prod(median))
     fitted = fit_network(spacing, median, classes=1 + len(kind.labels), voxels=voxels, memory_gib=8.0)
     network = fitted.network
     return {

@@ -22,7 +22,7 @@ SAME = 2.0
 """Spacings within this factor are pooled, and convolved, together."""
 LEAST_BATCH = 2
 MOST_SHARE = 0.05
-"""Of all voxels of all hospitals, in one batch."""
+"""Of the voxels of a hospital's studies, in one batch of its own."""
 FIRST_FILTERS = 32
 MOST_FILTERS = {2: 512, 3: 320}
 FIRST_SIDE = {2: 2048, 3: 256}
@@ -134,9 +134,9 @@ def fit_network(
 ) -> Fitted:
     """The network of `list_topologies` with the largest patch of which a batch of two fits into the memory: more memory
     never gives a smaller one. What the memory holds beyond is for a larger batch, but none has more than 5 % of
-    all voxels, unless it has two examples.
+    the voxels that there are, unless it has two examples.
 
-    classes: with the background. voxels: of all studies of all hospitals.
+    classes: with the background. voxels: of all studies that batches are drawn from.
 
     Raises:
         NoPlan: not even the smallest patch that can be halved fits, or studies are smaller.

@@ -79,7 +79,7 @@ SMALL = Effort(memory_gib=1.0, filters=8, rounds=40, steps=25)
 @dataclass(frozen=True, kw_only=True)
 class Grid:
     """The grid of examples. target: spacing by axis of an example. median, cover: shapes at it, of a median study and
-    of what the grid shall cover. voxels: of all studies of all hospitals.
+    of what the grid shall cover. voxels: of all studies of a hospital, on the mean.
     """
 
     target: Target
@@ -145,7 +145,7 @@ def choose_grid(common: Common, images: AnyPlanned) -> Grid:
             target=Target((1.0, 1.0), None),
             median=(side, side),
             cover=(longest, longest),
-            voxels=common.studies * side * side,
+            voxels=common.studies / len(common.sites) * side * side,
         )
     spacing, coarse = find_target_spacing(common.spacing, common.voxels, common.fine)
     through, plane = _clamp(spacing[0], DEPTH_MM), _clamp(math.sqrt(spacing[1] * spacing[2]), SPACING_MM)
@@ -159,7 +159,7 @@ def choose_grid(common: Common, images: AnyPlanned) -> Grid:
             first:
         ],
         cover=cover[first:],
-        voxels=common.studies * math.prod(median),
+        voxels=common.studies / len(common.sites) * math.prod(median),
     )
 
 
@@ -320,7 +320,7 @@ def _describe_batch(fitted: Fitted, effort: Effort) -> str:
         return (
             "as many patches as the memory holds" if held > LEAST_BATCH else "the least: patches are as large as can be"
         )
-    return f"no more than {MOST_SHARE:.0%} of all voxels, or two patches, though the memory holds {held}"
+    return f"no more than {MOST_SHARE:.0%} of a hospital's voxels, or two patches, though the memory holds {held}"
 
 
 def list_views(patch: Sequence[int], *, flat: bool) -> list[Line]:
