@@ -36,7 +36,7 @@ def parse_question(name: str, message: Message) -> Any:
     try:
         question = read_form(form, message, closed=is_closed)
     except Misformed as error:
-        if unknown := [flaw.where for flaw in error.flaws if flaw.what == UNDECLARED]:
+        if unknown := [flaw.where for flaw in error.flaws if flaw.what in UNDECLARED]:
             raise Refused(UNKNOWN) from ValueError(f"{', '.join(unknown[:5])}; {NEWER}")
         codes = {flaw.code for flaw in error.flaws}
         raise Refused(codes.pop() if len(codes) == 1 and codes != {""} else MALFORMED) from error

@@ -115,8 +115,8 @@ class FieldForm(NamedTuple):
     code: str
 
 
-UNDECLARED = "extra_forbidden"
-"""What is wrong with a fact beside a form, in pydantic's word."""
+UNDECLARED = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+"""What is wrong with a fact beside a form, and with one beside a group of settings in it, in pydantic's words."""
 
 
 class Flaw(NamedTuple):

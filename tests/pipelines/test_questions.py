@@ -300,6 +300,10 @@ def test_a_fact_that_is_not_known_is_refused_however_deep_it_lies():
     line = {**MODEL, "label": "x", "cohort": "c"}
     assert parsing_code("compare", {"methods": [line]}) is None
     assert parsing_code("compare", {"methods": [{**line, "of_tomorrow": True}]}) == "unknown_setting"
+    asked = {**WHOLE["ingest"], "images": {"kind": "volumes", "values": "standardized"}}
+    assert parsing_code("ingest", asked) is None
+    for images in ({"kind": "volumes"}, {"kind": "slices"}, {"kind": "pictures"}):
+        assert parsing_code("ingest", {**asked, "images": {**images, "of_tomorrow": True}}) == "unknown_setting"
 
 
 @pytest.mark.parametrize("name", sorted({*REQUESTS} - {"introduce"}))
