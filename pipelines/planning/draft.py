@@ -25,8 +25,9 @@ WIDTH = 46
 HEAD = "# Planned by "
 LONGEST = 116
 """Of a line with its comment."""
-TOPOLOGY, OWN_WORK = ("patch", "kernels", "strides", "filters"), ("batch", "torchio")
-"""What a hospital's own plan says of the network and of the work; views follow from the patch."""
+TOPOLOGY, OWN_WORK = ("patch", "kernels", "strides", "filters"), ("batch", "foreground", "torchio")
+"""What a hospital's own plan says of the network and of the work; views follow from the patch, and the share about
+foreground from the batch."""
 AXES = {3: "slices, rows, columns", 2: "rows, columns"}
 
 
@@ -71,7 +72,9 @@ def write_plan(
 
 
 def _write_own_plan(text: str, site: str, plan: Plan) -> str:
-    """The text with a hospital's own plan in its settings: grid, network, batch and views; the rest is the run's."""
+    """The text with a hospital's own plan in its settings: grid, network, batch, the share about foreground and
+    views; the rest is the run's.
+    """
     grid = [line for line in plan.images if line.key in GRID[str(plan.images[0].value)]]
     network = [line for line in plan.model if line.key in TOPOLOGY]
     text = replace_group(text, ("sites", site, "images"), format_group("images", grid))

@@ -250,7 +250,7 @@ def test_each_hospitals_plan_is_the_one_that_it_would_get_alone(tmp_path, monkey
         assert own["model"] == {key: alone["model"][key] for key in ("patch", "kernels", "strides", "filters")}
         assert own["work"] == {
             **settings.get("work", {}),
-            **{k: alone["train"]["work"][k] for k in ("batch", "torchio")},
+            **{k: alone["train"]["work"][k] for k in ("batch", "foreground", "torchio")},
         }
         assert own["source"] == settings["source"]
     assert planned["sites"]["a"]["model"] != planned["sites"]["b"]["model"]
