@@ -16,8 +16,8 @@ from privacy.message import Json
 
 Declaration: TypeAlias = Literal["counts", "fingerprint", "failure"]
 """Facts that may leave outside the guarantee: `counts` of files, studies, patients and examples and what follows from
-them (who takes part); `fingerprint`, percentiles of studies' spacings, shapes, values and volumes; `failure`, that a
-request failed."""
+them (who takes part); `fingerprint`, percentiles of studies' spacings, shapes, values and volumes, and the median
+share of a study that is not empty; `failure`, that a request failed."""
 
 
 @dataclass(frozen=True)

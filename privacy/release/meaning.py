@@ -101,7 +101,8 @@ DECLARED: Mapping[str, str] = {
     ),
     "fingerprint": (
         "percentiles of the spacings, shapes and extents of studies, of the values inside their masks, and of the "
-        "volumes of what masks show; how many studies have them, by modality, and how many have none, by reason"
+        "volumes of what masks show; the median share of a study that is not empty; how many studies have masks, by "
+        "modality, and how many have none, by reason"
     ),
     "failure": "that a request failed",
 }

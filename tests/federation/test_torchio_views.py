@@ -150,6 +150,17 @@ def test_a_volume_turns_in_the_plane_alone_where_only_the_third_axis_has_a_range
         assert all(torch.allclose(view[middle], x[middle], atol=1e-4) for view in views) == is_flat
 
 
+def test_a_turn_in_the_plane_by_a_right_angle_is_that_of_every_slice_whatever_their_distance():
+    x = example((1, 5, 24, 24))[0]
+    function = build_torchio_function(
+        [Affine(scales=0.0, degrees=(0.0, 0.0, 0.0, 0.0, 90.0, 90.0))], flat=False, spacing=(0.7, 0.7, 3.0)
+    )
+    view, _ = compute_view(function, x, torch.tensor(0), 0)
+    turned = [torch.rot90(x, times, (2, 3)) for times in (1, 3)]
+    assert not torch.allclose(x, turned[0], atol=1e-3)
+    assert any(torch.allclose(view[..., 1:-1, 1:-1], each[..., 1:-1, 1:-1], atol=1e-3) for each in turned)
+
+
 CHAIN = (BiasField(p=0.5), Gamma(p=0.5), Noise(std=0.1), Flip(), Affine(p=0.5))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ from made_up_studies import measured, noised, told
 from pipelines.data.measures import POINTS, measure_volume, summarize_studies
 from pipelines.data.study import Unusable, Volume
 from pipelines.planning.fingerprint import UNSURE, merge_fingerprints
+from pipelines.requests.fingerprint import Measured
+from privacy.release.meaning import DECLARED
 
 NUMBERS = st.floats(0.3, 6.0)
 STUDIES = st.lists(
@@ -116,6 +118,26 @@ def test_a_study_measures_the_same_however_its_axes_are_stored(order, flips, see
         assert (study.foreground[0], study.foreground[-1]) == pytest.approx(
             tuple(np.quantile(inside, [0.5 / POINTS, 1 - 0.5 / POINTS])), rel=1e-5, abs=1e-6
         )
+
+
+NAMED = {
+    "studies": "how many studies",
+    "rejected_by_reason": "how many have none, by reason",
+    "modalities": "by modality",
+    "spacing": "percentiles of the spacings",
+    "voxels": "shapes",
+    "extent": "extents of studies",
+    "intensity": "values inside their masks",
+    "volumes": "volumes of what masks show",
+    "box": "share of a study that is not empty",
+}
+
+
+def test_a_statement_names_every_figure_that_leaves_without_noise() -> None:
+    """Who declares the fingerprint public reads there what that is."""
+    text = DECLARED["fingerprint"]
+    assert NAMED.keys() == {field.name for field in fields(Measured)}
+    assert [name for name, words in NAMED.items() if not all(word in text for word in words.split(", "))] == []
 
 
 def test_the_box_is_that_of_what_is_not_0() -> None:

@@ -161,6 +161,20 @@ def test_so_many_patches_are_about_foreground_as_nnunet_takes() -> None:
     assert share_about_foreground(2) == 0.5
 
 
+@pytest.mark.parametrize("images", [Volumes(values="standardized"), Slices(values="standardized")])
+def test_hospitals_that_are_alike_plan_the_network_and_the_batch_that_one_of_them_plans(images) -> None:
+    """Each draws batches from its own studies alone, so that others' leave no room for a larger one."""
+    kind = KINDS["hippocampus"]
+    said = tell_figures(draw_studies(kind)[:90], kind)
+    fitted = [
+        plan_settings(merge_fingerprints({str(site): said for site in range(sites)}), images, 3, Effort()).fitted
+        for sites in (1, 2, 5)
+    ]
+    assert fitted[0] == fitted[1] == fitted[2] and fitted[0].batch > 2
+    alone = plan_settings(merge_fingerprints({"a": tell_figures(draw_studies(kind), kind)}), images, 3, Effort())
+    assert alone.fitted.batch > fitted[0].batch, "it is the studies that bound the batch, and not the memory"
+
+
 @pytest.mark.parametrize(("boxes", "nonzero"), [((0.74, 0.7), True), ((0.75, 0.76), False), ((), False)])
 def test_a_mean_is_over_what_is_not_0_where_that_is_less_than_three_quarters(boxes, nonzero) -> None:
     """nnU-Net's rule for use_mask_for_norm; who has an older program says nothing."""
