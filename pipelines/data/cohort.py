@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pipelines.data.accounts import Account, account_facts, list_accounts
 from pipelines.data.examples import open_source
-from pipelines.data.images import IMAGES, AnyImages, Features, Target
+from pipelines.data.images import AnyImages, Features, Target, describe_images
 from pipelines.data.intake import Intake, WaitingStudy
 from pipelines.data.label_findings import find_finding_bands, name_finding_bands
 from pipelines.data.label_numbers import BANDS, LabelRange, find_band
@@ -296,8 +296,7 @@ def count_matched_names(wanted_names: tuple[str, ...], patient_names: Mapping[st
 
 def _normalize_features(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
     """The cohort with `images` and `scale` in its recipe, and features scaled and projected if asked."""
-    image_settings = IMAGES.dump_python(images, mode="json", exclude_none=True)
-    cohort = replace(cohort, recipe={**cohort.recipe, "images": image_settings, "scale": None})
+    cohort = replace(cohort, recipe={**cohort.recipe, "images": describe_images(images), "scale": None})
     if not isinstance(images, Features):
         return cohort
     feature_moments = (

@@ -9,6 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
+from pipelines.loader.validation import to_plain
+from privacy.message import Json, as_mapping
 from privacy.settings_error import Problem, out_of_range, refuse, unmet
 
 MOST_AXES = 4
@@ -248,6 +250,13 @@ AnyImages: TypeAlias = Annotated[Slices | Volumes | Pictures | Features | Tensor
 
 
 IMAGES: TypeAdapter[Slices | Volumes | Pictures | Features | Tensors] = TypeAdapter(AnyImages)
+
+
+def describe_images(images: AnyImages) -> dict[str, Json]:
+    """Settings as a cohort's recipe and a signed model say them: without nulls, and without fields that came later
+    while they have their default, so that cohorts and models keep their digest.
+    """
+    return {name: each for name, each in as_mapping(to_plain(images)).items() if each is not None}
 
 
 def pixel_spacing(images: AnyImages) -> tuple[float, float, float]:

@@ -13,7 +13,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from pipelines.data.images import IMAGES, AnyImages, Features, Target
+from pipelines.data.images import AnyImages, Features, Target, describe_images
 from pipelines.data.regions import pack_regions
 from pipelines.models.file import Ready, parse_ready
 from privacy.message import Json
@@ -109,7 +109,7 @@ def reading_of(ready: Ready) -> Wanted:
 def _reading_facts(ready: Ready) -> dict[str, Json]:
     """The same as facts: `images`, and `target`, `classes` or `findings`."""
     reading = reading_of(ready)
-    images = IMAGES.dump_python(reading.images, mode="json", exclude_none=True)
+    images = describe_images(reading.images)
     if reading.findings:
         return {"images": images, "findings": [*reading.findings]}
     if reading.target is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -11,10 +12,13 @@ from monai.transforms import Compose, CropForeground, NormalizeIntensity
 
 from federation.augmentation import apply_affine, apply_elastic, flip_images
 from federation.models.cnn import Cnn
-from pipelines.data.images import Hounsfield, Slices, Volumes
+from pipelines.data.cohort import read_cohort
+from pipelines.data.images import IMAGES, AnyImages, Features, Hounsfield, Pictures, Slices, Volumes, describe_images
 from pipelines.data.prepare import prepare_slices, prepare_volume
+from pipelines.data.sources import NiftiSource
 from pipelines.data.studies import standardize_values
 from pipelines.data.study import Unusable, Volume
+from pipelines.loader.first_fields import FIRST
 from privacy.settings_error import SettingsError
 
 AFFINE = np.array([[-1.5, 0, 0, 30], [0, -1.5, 0, 25], [0, 0, 3.0, -10], [0, 0, 0, 1]])
@@ -89,6 +93,43 @@ def test_values_in_a_unit_are_standardized_in_no_way(kind):
         with pytest.raises(SettingsError, match="nonzero"):
             kind(nonzero=False, **settings)
     assert not kind(nonzero=False, values="standardized").nonzero
+
+
+CT = Hounsfield(low=0, high=1, mean=0, sd=1)
+
+
+@pytest.mark.parametrize(
+    ("images", "later"),
+    [
+        (Slices(), []),
+        (Volumes(values="standardized"), []),
+        (Pictures(), []),
+        (Features(numbers=("age",), normalize="declared", ranges={"age": (0.0, 120.0)}), []),
+        (Volumes(values="standardized", ct=CT), ["ct"]),
+        (Slices(values="standardized", nonzero=False), ["nonzero"]),
+    ],
+)
+def test_fields_that_came_later_are_said_only_where_they_are_used(images: AnyImages, later: list[str]):
+    """Else the same files would give another cohort than before, and a signed model other settings than were signed."""
+    told, first = describe_images(images), FIRST[type(images).__name__].split()
+    assert sorted({*told} - {*first}) == later
+    known = IMAGES.dump_python(images, mode="json", exclude_none=True)
+    assert told == {name: each for name, each in known.items() if name in (*first, *later)}
+    assert IMAGES.validate_python(told) == images
+
+
+def test_a_cohort_says_of_its_images_what_it_said_before_fields_were_added(tmp_path):
+    for patient in ("P1", "P2", "P3"):
+        values = np.random.default_rng(int(patient[1])).normal(500, 20, (12, 12, 4)).astype(np.float32)
+        nibabel.save(nibabel.Nifti1Image(values, AFFINE), tmp_path / f"{patient}.nii.gz")
+    for nonzero in (True, False):
+        images = Volumes(values="standardized", centre="image", size=8, depth=4, nonzero=nonzero)
+        shares = {"train": 1.0, "validation": 0.0, "test": 0.0}
+        source = NiftiSource(folder=str(tmp_path))
+        recipe = read_cohort(source, None, images, fractions=shares, seed=0, key=b"k" * 32).cohort.recipe
+        old = {"kind": "volumes", "values": "standardized", "spacing_mm": 1.5, "size": 8, "centre": "image"}
+        new = {} if nonzero else {"nonzero": False}
+        assert recipe["images"] == {**old, "depth_mm": 3.0, "depth": 4, **new}
 
 
 def test_a_network_takes_volumes_and_every_slice_is_moved_alike():
