@@ -10,7 +10,7 @@ from pipelines.requests import REQUESTS
 from pipelines.requests.report import REPORT, OutsideReport
 from pipelines.requests.train import INTRODUCE
 from privacy.message import Message
-from privacy.release.form import UNDECLARED, Misformed, read_form
+from privacy.release.form import UNDECLARED, UNDECLARED_SETTING, Misformed, read_form
 from privacy.release.gate import Refused
 
 MALFORMED = "malformed_request"
@@ -36,7 +36,10 @@ def parse_question(name: str, message: Message) -> Any:
     try:
         question = read_form(form, message, closed=is_closed)
     except Misformed as error:
-        if unknown := [flaw.where for flaw in error.flaws if flaw.what in UNDECLARED]:
+        unknown = [flaw.where for flaw in error.flaws if flaw.what == UNDECLARED]
+        if all(flaw.what in (UNDECLARED, UNDECLARED_SETTING) for flaw in error.flaws):  # else it is another group
+            unknown = [flaw.where for flaw in error.flaws]
+        if unknown:
             raise Refused(UNKNOWN) from ValueError(f"{', '.join(unknown[:5])}; {NEWER}")
         codes = {flaw.code for flaw in error.flaws}
         raise Refused(codes.pop() if len(codes) == 1 and codes != {""} else MALFORMED) from error

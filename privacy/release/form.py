@@ -115,8 +115,10 @@ class FieldForm(NamedTuple):
     code: str
 
 
-UNDECLARED = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
-"""What is wrong with a fact beside a form, and with one beside a group of settings in it, in pydantic's words."""
+UNDECLARED = "extra_forbidden"
+"""What is wrong with a fact beside a form, in pydantic's word."""
+UNDECLARED_SETTING = "unexpected_keyword_argument"
+"""The same of a key in a group of settings, which are dataclasses."""
 
 
 class Flaw(NamedTuple):
