@@ -34,6 +34,8 @@ from evaluation.wording import format_count, format_duration, format_list, forma
 MOST_COMPARED = 8
 """Runs whose settings stand side by side: the newest ones."""
 State: TypeAlias = Literal["done", "at work", "stopped", "unknown"]
+TITLE = "Runs in "
+"""Begins the page's title: by it a program knows the page as one of its own."""
 LONGEST = 120  # characters of a setting where it is shown
 
 
@@ -200,7 +202,7 @@ def render_run_list(lines: Sequence[RunLine], folder: str, date: str, reload_s: 
         sections.append(Section(f"{line.name}: {line.progress}", [table], f"trainings-{place}"))
     if len(compared) > 1:
         sections.append(_build_differences_section(compared))
-    title = f"Runs in {folder}"
+    title = f"{TITLE}{folder}"
     facts = f"{format_count(len(lines), 'run', 'runs')} · written {format_moment(date)}"
     return render_page(Page(title, title, facts, sections, reload_s=reload_s))
 
@@ -210,7 +212,8 @@ def _build_runs_section(lines: Sequence[RunLine]) -> Section:
     caption = (
         "Models: those that each run says hospitals should use, and how many hospitals. Score: their mean on the "
         "hospitals' own test patients; * = of too few patients at some hospital. A score of one run may be compared "
-        "with that of another only where patients and splits are the same."
+        "with that of another only where patients and splits are the same. State: when this page was written, which a "
+        "run of this folder does when it begins and when it ends; one that was killed is still said to be at work."
     )
     fields: Fields = [
         ("run", lambda line: Span(line.name, href=line.page)),

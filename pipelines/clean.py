@@ -28,7 +28,17 @@ from rich.table import Table
 
 from pipelines.loader.command_line import add_json_argument, command_parser
 from pipelines.runs.exits import Exit, end_process
-from pipelines.runs.holdings import KINDS, Item, Kind, is_file, is_folder, list_run_items, list_runs, measure_size
+from pipelines.runs.holdings import (
+    KINDS,
+    OVERVIEW,
+    Item,
+    Kind,
+    is_file,
+    is_folder,
+    list_run_items,
+    list_runs,
+    measure_size,
+)
 from pipelines.runs.retention import RemovalDecision, Rule, decide_removals
 from pipelines.runs.stopping import HOLDER, LOCK, LockedError, RunLock
 from pipelines.runs.store import UNFINISHED
@@ -64,7 +74,17 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     rule = Rule(tuple(options.kind or KINDS), options.older_than, options.needed)
     outcomes = [clean_run(run, rule, time.time(), really=options.yes) for run in runs]
     _print_outcomes(outcomes, console, really=options.yes, as_json=options.json)
+    if options.yes:
+        _renew_index(Path(options.runs), runs)
     return max((int(outcome.exit) for outcome in outcomes), default=0)
+
+
+def _renew_index(folder: Path, runs: Sequence[Path]) -> None:
+    """Write the page of all runs anew, if there is one: it may link what is gone, and holds sizes."""
+    from pipelines.runs.run_index import renew_index  # slow to import
+
+    if is_file(folder / OVERVIEW) and (trouble := renew_index(folder, runs)):
+        sys.stderr.write(f"! {trouble}\n")
 
 
 def parser(prog: str = PROG) -> argparse.ArgumentParser:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from threading import Lock
 
 from evaluation.run_list import RunProgress, RunState, StageLine, StageState, TaskLine, Training, render_progress_page
@@ -24,6 +23,7 @@ from pipelines.coordinator.world import RoundEnded, World
 from pipelines.runs.progress import TaskProgress, watch_progress
 from pipelines.runs.runner import Event, Step
 from pipelines.runs.stopping import Stopped
+from pipelines.runs.store import replace_file
 from pipelines.settings.config import Config
 from pipelines.settings.learning import list_trainings, name_training
 
@@ -93,7 +93,7 @@ class Followed:
         try:
             self.written = self.clock()
             with suppress(OSError):
-                replace_file(self.world.root / PAGE, render_progress_page(self.describe(state, command)))
+                replace_file(self.world.root / PAGE, render_progress_page(self.describe(state, command)).encode())
         finally:
             self.lock.release()
 
@@ -150,10 +150,3 @@ def list_planned_trainings(config: Config) -> dict[str, Training]:
             name, schedule = name_training(label, number), method_schedule(algorithm, config.train.schedule)
             trainings[name] = Training(name, 0, (), schedule.rounds)
     return trainings
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replace a file that nobody needs after a loss of power: whole, but not forced to the disk. Raises: OSError."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

@@ -58,6 +58,7 @@ from pipelines.runs.exits import Exit
 from pipelines.runs.kept_versions import save_versions
 from pipelines.runs.plan import select_stage_names
 from pipelines.runs.progress import ShowStep, show_progress
+from pipelines.runs.run_index import list_while_at_work
 from pipelines.runs.runner import (
     Event,
     Results,
@@ -147,8 +148,9 @@ def _run_config(
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
     with (
-        RunLock(root),
         safe_stop() if stop_of_caller is None else nullcontext(stop_of_caller) as stop,
+        ExitStack() as without_lock,
+        RunLock(root),
         ExitStack() as work,
     ):
         chosen = {"only": options.only, "first": options.first, "until": options.until}
@@ -167,6 +169,7 @@ def _run_config(
         if options.explain:
             show_plan(steps, world, as_json=options.json)
             return int(Exit.OK)
+        without_lock.enter_context(list_while_at_work(root, console))
         results = run_steps(steps, world, console)
     if options.json:
         print(json.dumps(as_json(results, root)))  # noqa: T201 - the machine's answer
@@ -192,8 +195,13 @@ def run_config(
     """
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
-    with RunLock(root), _at_work(make_world(config, root, stop, engines=engines, command=command)) as world:
+    with (
+        ExitStack() as without_lock,
+        RunLock(root),
+        _at_work(make_world(config, root, stop, engines=engines, command=command)) as world,
+    ):
         steps = plan_steps(select_stages(config), world, root, versions=world.versions, command=command)
+        without_lock.enter_context(list_while_at_work(root, console))
         return run_steps(steps, replace(world, on_round=on_round), console)
 
 

@@ -53,10 +53,16 @@ ON_THE_PAGE = {measure.name for measure in FURTHER}
 
 def results_table(results: Results, root: Path, console: Console) -> None:
     """Print each method's scores at its own sites, and the paths of the pages; before the report stage, artifacts."""
-    folder = results.artifacts.get("report")
-    if folder is None:
+    if (folder := results.artifacts.get("report")) is None:
         console.print(f"done: {', '.join(results.artifacts)}; artifacts in {root}", highlight=False, soft_wrap=True)
-        return
+    else:
+        _print_results(folder, root, console)
+    if (page := root.parent / OVERVIEW).is_file():
+        console.print(f"all runs: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_results(folder: Path, root: Path, console: Console) -> None:
+    """Print the scores of a report, its answers, and the paths of its pages."""
     page = read_page(folder)
     hidden = ON_THE_PAGE | {class_measure_name(kind, name) for kind in KINDS for name in page.scored_parts}
     rows = [row for row in read_scores(folder) if row.measure not in hidden]
@@ -192,6 +198,7 @@ def as_json(results: Results, root: Path) -> Mapping[str, Json]:
         "seconds": dict(results.seconds),
         "artifacts": {stage: str(folder.relative_to(root)) for stage, folder in results.artifacts.items()},
         "report": None if folder is None else str(root / PAGE),
+        "all_runs": str(page) if (page := root.parent / OVERVIEW).is_file() else None,
         "answers": None if folder is None else json.loads((folder / ANSWERS).read_text()),
         **({"tracked": json.loads((root / FOLDER / LAST).read_text())} if _is_tracked(results, root) else {}),
         "files": _count_files(results.artifacts.get("ingest")),

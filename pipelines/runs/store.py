@@ -323,6 +323,20 @@ def _write_atomically(path: Path, *parts: Buffer) -> None:
     note_written_file(path)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file that nobody needs after a loss of power: whole, but not forced to the disk. Its owner alone may
+    read it. Of two processes that replace it, one at a time may. Raises: OSError.
+    """
+    part = path.with_name(f".{path.name.removeprefix('.')}.part")
+    try:
+        with open(part, "wb", opener=lambda name, how: os.open(name, how, 0o600)) as file:
+            file.write(data)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
 def make_hidden_name(folder: Path) -> Path:
     """A new hidden name. Not from `tempfile`, whose files ignore the umask and are readable by their owner only."""
     return folder / f"{UNFINISHED}{secrets.token_hex(8)}"

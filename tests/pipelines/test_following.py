@@ -15,11 +15,11 @@ from small_run import PRIVATE, smallest
 from evaluation.wording import format_number
 from pipelines.coordinator import following
 from pipelines.coordinator.stages import evaluate
-from pipelines.overview import summarize_run
 from pipelines.run import main
 from pipelines.runs import progress
 from pipelines.runs.progress import TaskProgress, show_progress, watch_progress
 from pipelines.runs.stopping import Stopped
+from pipelines.runs.summaries import summarize_run
 from privacy.message import as_mapping, glance_at_facts
 
 ROUNDS = {"schedule": {"rounds": 3}}
@@ -33,9 +33,9 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
     monkeypatch.setattr(following, "EVERY_S", 0.0)
     pages, write = list[str](), following.replace_file
 
-    def keep(path: Path, text: str) -> None:
-        pages.append(text)
-        write(path, text)
+    def keep(path: Path, data: bytes) -> None:
+        pages.append(data.decode())
+        write(path, data)
 
     monkeypatch.setattr(following, "replace_file", keep)
 
@@ -204,6 +204,6 @@ def test_the_page_of_all_runs_links_a_run_at_work_by_its_progress(follow, tmp_pa
     follow(smallest())
     run = tmp_path / "runs" / "tiny"
     assert summarize_run(run).page == "tiny/report.html"
-    monkeypatch.setattr("pipelines.overview._is_at_work", lambda *_: True)
+    monkeypatch.setattr("pipelines.runs.summaries.is_at_work", lambda *_: True)
     assert summarize_run(run).page == "tiny/progress.html"
     assert json.loads(json.dumps(summarize_run(run).state)) == "at work"

@@ -21,11 +21,17 @@ from evaluation.run_list import (
     flatten_settings,
     render_run_list,
 )
-from pipelines.overview import main, summarize_runs
-from pipelines.runs.holdings import OVERVIEW
+from pipelines.overview import main
+from pipelines.runs.holdings import OVERVIEW, list_runs
 from pipelines.runs.stopping import RunLock
+from pipelines.runs.summaries import sort_lines, summarize_run
 from pipelines_settings import BASE
 from privacy.message import from_bytes, glance_at_facts, unseal_parts
+
+
+def summarize_runs(folder: Path) -> list[RunLine]:
+    return sort_lines(summarize_run(run) for run in list_runs(folder))
+
 
 EVIL = "<script>alert(1)</script>"
 
