@@ -107,8 +107,10 @@ class Cases:
         return [(heading, cases) for heading, cases in named if cases]
 
 
-def build_cases_section(cases: Cases | None) -> list[Section]:
-    """The cases, a group below each heading; nothing where these are not known."""
+def build_cases_section(cases: Cases | None, lookup: str = "") -> list[Section]:
+    """The cases, a group below each heading; nothing where these are not known. All are of one model's answers, so its
+    switch hides them all. lookup: the command that says who a code is.
+    """
     if cases is None:
         return []
     blocks: list[Block] = [Paragraph(_describe_cases(cases))]
@@ -117,8 +119,9 @@ def build_cases_section(cases: Cases | None) -> list[Section]:
     if cases.shown:
         text = compose_text(
             "To mark them with *agree*, *disagree* or *unsure* and a note: `{command}`. Marks stay in this hospital's "
-            "folder.",
+            "folder.{who}",
             command=cases.command,
+            who=compose_text(" Who a code is: `{lookup}`.", lookup=lookup) if lookup else "",
         )
         blocks += [MarkSummary(cases.digest, cases.run), Paragraph(text, "note")]
     if cases.shown and cases.keys:
@@ -131,7 +134,7 @@ def build_cases_section(cases: Cases | None) -> list[Section]:
         articles = [_build_case(case, number + place, 4 if heading else 3) for place, case in enumerate(shown, 1)]
         blocks.append(Group([*([Heading(heading)] if heading else []), *articles], f"group g{place_of_group}"))
         number += len(shown)
-    return [Section("Cases to look at", blocks, "cases", "Cases")]
+    return [Section("Cases to look at", blocks, "cases", "Cases", method=cases.method)]
 
 
 def _describe_cases(cases: Cases) -> Text:

@@ -263,7 +263,7 @@ Blocks: TypeAlias = Sequence[Block]
 @dataclass(frozen=True)
 class Section:
     """A section. anchor: its address in the page. link: its name in the list of sections; empty = it is not there.
-    width: where it stands beside another one: wide, half, larger, smaller.
+    width: where it stands beside another one: wide, half, larger, smaller. method: that all of it is of.
     """
 
     title: Text
@@ -272,6 +272,7 @@ class Section:
     link: str = ""
     width: str = ""
     look: str = ""
+    method: str = ""
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,8 @@ class SitePage:
     the coordinator receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without
     pictures. models, optimism, spaces, decisions, classes, ordered, shares: as in `RunPage`, of this hospital. at_home:
     lines that no other hospital had a part in; home_floors: those of them of which nothing was told. number,
-    rivals: as in `RunPage`. sizes: of masks. cases: on whom its model is wrong most; None = that is not known.
+    rivals: as in `RunPage`. sizes: of masks. cases: on whom its model is wrong most; None = that is not known. lookup:
+    the command that says who or what a code is.
     """
 
     title: str
@@ -301,6 +302,7 @@ class SitePage:
     sizes: SizeSection = SizeSection()
     cases: Cases | None = None
     rivals: Mapping[str, Rival] = dataclasses.field(default_factory=dict)
+    lookup: str = "grep -A 3 CODE linkage.json"
 
     bands, counted_by = RunPage.bands, RunPage.counted_by
     scored_parts, part_word = RunPage.scored_parts, RunPage.part_word

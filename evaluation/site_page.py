@@ -111,7 +111,7 @@ def build_site_page(page: SitePage, details: OutsideDetails | None = None) -> Pa
         *_build_adaptation_section(page, details),
         *build_sizes_section(page),
         *build_withdrawn_section(page),
-        *build_cases_section(page.cases),
+        *build_cases_section(page.cases, page.lookup),
         build_images_section(page, () if details is None else details.outlines),
         *_build_spaces_section(page, notes),
         build_quarantine_section(page),
@@ -315,8 +315,9 @@ SIZES = (
     "out of it. None of it leaves this hospital."
 )
 CODES = (
-    "A code has no meaning outside. `linkage.json` in this hospital's folder says which {study} a code is, and what "
-    "was found. It names patients and is a secret like `pseudonym.key`: neither must leave this hospital."
+    "A code has no meaning outside. Which {study} it is, and what was found, says, with a code in the place of CODE: "
+    "`{lookup}`. That file names patients and is a secret like `pseudonym.key`: neither must leave this hospital. This "
+    "page does not repeat it, because pages are printed and shown to others."
 )
 
 
@@ -450,6 +451,6 @@ def build_quarantine_section(page: SitePage) -> Section:
     blocks: list[Block] = [
         make_table("Quarantine", caption, reasons, fields),
         Fold(title, codes, is_open=len(page.quarantine) <= READABLE, is_part=False),
-        Paragraph(compose_text(CODES, study=words.study), "note"),
+        Paragraph(compose_text(CODES, study=words.study, lookup=page.lookup), "note"),
     ]
     return Section("Quarantine", blocks, "quarantine", "Quarantine")

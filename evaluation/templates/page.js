@@ -185,6 +185,10 @@ function hideMethods() {
     const parts = [...box.children].filter((child) => !child.matches(WORDS));
     box.classList.toggle("left-out", parts.length > 0 && parts.every(isOut)); // from the innermost one outwards
   }
+  for (const link of document.querySelectorAll("nav a")) {
+    const section = document.getElementById(link.hash.slice(1))?.closest("section");
+    link.classList.toggle("left-out", section != null && isOut(section)); // it would lead nowhere
+  }
   for (const sheet of document.querySelectorAll(".sheet.rows")) {
     const first = [...sheet.children].slice(0, sheet.dataset.columns);
     sheet.style.setProperty("--shown", first.filter((tile) => !isOut(tile)).length);

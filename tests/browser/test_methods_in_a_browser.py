@@ -75,6 +75,26 @@ def list_ticks(browser: Any) -> dict[str, Any]:
     return {tick.get_attribute("value"): tick for tick in ticks}
 
 
+SHOWN = """const count = (what) => [...document.querySelectorAll(what)].filter((part) => part.checkVisibility()).length;
+return [count("article.case"), count("section[aria-labelledby=images] figure"), count("nav a[href='#cases']")]"""
+
+
+def test_cases_go_with_the_method_whose_answers_they_are_and_pictures_that_others_share_stay(browser, addresses):
+    open_page(browser, addresses["site"])
+    browser.execute_script(OPEN)
+    (whose, *_) = browser.find_elements("css selector", "section[aria-labelledby=cases] > p strong")
+    method, (cases, images, link) = whose.text, browser.execute_script(SHOWN)
+    ticks = list_ticks(browser)
+    assert method in ticks and cases > 0 and images > 1 and link == 1
+    for name, tick in ticks.items():
+        browser.execute_script("arguments[0].click()", tick)
+        seen = browser.execute_script(SHOWN)
+        assert seen[::2] == ([0, 0] if name == method else [cases, 1]), name
+        assert seen[1] > 1, "images that other methods have a part in"
+        browser.execute_script("arguments[0].click()", tick)
+    assert browser.execute_script(SHOWN) == [cases, images, link] and browser.get_log("browser") == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_a_method_that_is_off_nothing_is_seen_and_no_box_is_empty(browser, addresses, kind):
     open_page(browser, addresses[kind])

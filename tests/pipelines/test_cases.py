@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+import shlex
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 
@@ -59,6 +63,22 @@ def test_of_masks_those_with_the_lowest_dice_come_first_with_both_outlines(finis
     articles = re.findall(r"<article.*?</article>", page, re.DOTALL)
     assert len(articles) == len(dice) and all("given mask outlined" in article for article in articles)
     assert {case.label for case in shown.cases} == {"its mask"} and "the model's mask" in page
+
+
+def test_the_command_on_the_page_says_who_a_code_is_and_the_page_does_not(finished_run, monkeypatch):
+    done = finished_run(smallest(), figures=True)
+    page, shown = read_page(done, "tiny")
+    monkeypatch.chdir(done)
+    linkage = json.loads(Path("runs/tiny/sites/a/linkage.json").read_text())
+    commands = [html.unescape(each) for each in re.findall(r">(grep [^<]*)<", page)]
+    assert len(commands) == 2 and len({*commands}) == 1, "beside the cases, and beside the quarantine"
+    studies = {code: entry["study"] for code, entry in linkage["studies"].items() if code in page}
+    patients = {case.code[:8]: linkage["patients"][case.code] for case in shown.cases}
+    assert studies and patients
+    for code, meaning in {**studies, **patients}.items():
+        asked = shlex.split(commands[0].replace("CODE", code))
+        assert meaning in subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        assert meaning not in page and meaning not in Path("runs/tiny/report.html").read_text()
 
 
 def test_of_numbers_those_that_are_farthest_off_come_first(finished_run):

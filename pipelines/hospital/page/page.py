@@ -56,6 +56,7 @@ from pipelines.hospital.page.outlines import kept_values, outline_sheets
 from pipelines.hospital.page.pictures import image_sheets, map_sheets
 from pipelines.hospital.page.table import read_features
 from pipelines.hospital.page.volumes import compare_page_sizes
+from pipelines.hospital.quarantine import LINKAGE
 from pipelines.hospital.recommending import (
     choose_own_reference,
     keep_decision,
@@ -211,6 +212,7 @@ def _build_page(
         number=number,
         ordered=classes.ordered,
         findings=findings,
+        lookup=f"grep -A 3 CODE {shlex.quote(str(hospital.root / LINKAGE))}",
     )
     scores = PageScores(tables, rows, decided, classes, number, findings.names)
     return _add_pictures(hospital, scope, question, page, scores) if pictured else page
