@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,38 +27,56 @@ from pipelines.hospital.worker import make_worker
 from pipelines.loader.overrides import override_settings
 from pipelines.loader.validation import to_plain
 from pipelines.requests.pool import POOL, Pool, Pooled
+from pipelines.requests.train import Introduce
+from pipelines.requests.writing import to_facts
 from pipelines.runs.store import DiskFolder, digest_json, short_digest
 from pipelines.settings.config import Config, select_device
 from pipelines.settings.task import AnyTask, Classification, Segmentation
-from privacy.message import Json, to_bytes
+from privacy.message import Json, as_mapping, to_bytes
 from privacy.release.form import ABSENT
 from privacy.release.gate import Refused
 
+if TYPE_CHECKING:
+    from pipelines.coordinator.spending import Plan
+
 
 def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:
-    """The settings of a run that a site needs: see `pipelines.hospital.opening.parse_opening`."""
+    """The settings of a run that a site needs."""
     config = world.config
     task, method = config.task_of(label, None if site == CENTRAL else site), config.train.methods[label]
     work = override_settings(config.train.work, config.train.method_work.get(label, {}))
     changes = any(each.rate != Rate() for each in (work, *(config.work(label, name) for name in config.sites)))
-    return {
-        "label": label,
-        "algorithm": to_plain(method),
-        "model": to_plain(task.model),
-        "inputs": list(task.inputs),
-        "classes": task.classes,
-        **({} if task.shared is None else {"shared": [*task.shared]}),
-        **_target_facts(config, site),
-        "work": to_plain(work),
-        **({"rounds": method_schedule(method, config.train.schedule).rounds} if changes else {}),
-        **({"averaged": True} if is_averaged(config, label) else {}),
-        **({"figures": True} if config.evaluate.rounds else {}),
-        "seed": config.seed,
-        "cohort": cohort,
-        **_protection_facts(config, label, site),
-        **_sum_facts(config, label),
-        **({} if (upload := choose_upload(config, label)) is None else {"upload": to_plain(upload)}),
-    }
+    upload, has_labels = choose_upload(config, label), config.task.target is None
+    is_hidden, rule = is_hidden_in_sums(config, label), config.train.rule_of(label)
+    plan = _plan_protection(config, label, site)
+    opening = Introduce(
+        label=label,
+        algorithm=_describe(method),
+        model=_describe(task.model),
+        inputs=[*task.inputs],
+        classes=task.classes,
+        shared=ABSENT if task.shared is None else [*task.shared],
+        target=ABSENT if config.task.target is None else "masks" if site == CENTRAL else config.task.target,
+        ordered=True if has_labels and config.task.ordered else ABSENT,
+        findings=True if has_labels and config.task.findings else ABSENT,
+        work=_describe(work),
+        rounds=method_schedule(method, config.train.schedule).rounds if changes else ABSENT,
+        averaged=True if is_averaged(config, label) else ABSENT,
+        figures=True if config.evaluate.rounds else ABSENT,
+        seed=config.seed,
+        cohort=cohort,
+        privacy=None if plan is None else _describe(plan.protection),
+        evaluation_noise=ABSENT if plan is None else plan.evaluation_noise,
+        secure_sum=True if is_hidden else ABSENT,
+        bound=rule.bound if is_hidden and isinstance(rule, NormBounded) else ABSENT,
+        upload=ABSENT if upload is None else _describe(upload),
+    )
+    return to_facts(opening)
+
+
+def _describe(settings: object) -> dict[str, Any]:
+    """A group of settings as JSON."""
+    return dict(as_mapping(to_plain(settings)))
 
 
 def is_averaged(config: Config, label: str) -> bool:
@@ -79,32 +98,13 @@ def choose_upload(config: Config, label: str) -> Int8 | None:
     return None if config.train.methods[label].name == CENTRAL else config.train.upload
 
 
-def _sum_facts(config: Config, label: str) -> dict[str, Json]:
-    """Whether replies are hidden in sums, and how long an update may then be."""
-    if not is_hidden_in_sums(config, label):
-        return {}
-    rule = config.train.rule_of(label)
-    return {"secure_sum": True, **({"bound": rule.bound} if isinstance(rule, NormBounded) else {})}
-
-
-def _protection_facts(config: Config, label: str, site: str) -> dict[str, Json]:
+def _plan_protection(config: Config, label: str, site: str) -> Plan | None:
     """The noise and clipping for this site's patients; the hospital computes their cost itself."""
     if config.privacy == "none":
-        return {"privacy": None}
+        return None
     from pipelines.coordinator.spending import plan_method  # slow to import; only private runs need it
 
-    plan = plan_method(config, label, site)
-    return {"privacy": to_plain(plan.protection), "evaluation_noise": plan.evaluation_noise}
-
-
-def _target_facts(config: Config, site: str) -> dict[str, Json]:
-    """Which masks a site learns; pooled cohorts have one kind only. Of labels, whether they are ordered, or several
-    findings.
-    """
-    target = config.task.target
-    if target is None:
-        return {"ordered": True} if config.task.ordered else {"findings": True} if config.task.findings else {}
-    return {"target": "masks" if site == CENTRAL else target}
+    return plan_method(config, label, site)
 
 
 def task_facts(config: Config) -> dict[str, Json]:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -35,25 +34,17 @@ from pipelines.hospital.start_check import check_start
 from pipelines.loader.overrides import override_settings
 from pipelines.models.file import ALGORITHM, MODEL
 from pipelines.models.size_limits import find_size_problems
-from pipelines.requests.check import NEWER, UNKNOWN
+from pipelines.requests.check import read_question
+from pipelines.requests.train import Introduce
 from pipelines.settings.task import MOST_LABELS, MOST_MASK_CLASSES
 from privacy.dp.protection import Protection
-from privacy.message import Json, Malformed, Params, as_mapping, number_of, whole_of, wholes_of
-from privacy.release.bounds import show_value
+from privacy.message import Json, Malformed, Message, Params
+from privacy.release.form import Absent, value_or_none
 from privacy.release.gate import Refused
 from privacy.release.policy import SITES
 
-TARGET: TypeAdapter[Target | None] = TypeAdapter(Target | None)
 PROTECTION: TypeAdapter[Protection] = TypeAdapter(Protection)
 UPLOAD: TypeAdapter[Int8 | None] = TypeAdapter(Int8 | None)
-SETTINGS_OF_RUN = frozenset(
-    {
-        *("label", "algorithm", "model", "inputs", "classes", "target", "ordered", "findings", "shared", "start"),
-        *("cohort", "work", "seed", "rounds", "averaged", "figures", "secure_sum", "bound", "upload"),
-        *("privacy", "evaluation_noise"),
-    }
-)
-"""All that a coordinator may say of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,44 +80,33 @@ class Opening:
 
 
 def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
-    """Parse a run's settings, as strictly as YAML.
-
-    Args:
-        facts: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
-        segmentation `target`; `ordered`, if classes are; `findings`, if they are several findings; `shared`, if
-        hospitals have networks of their own: names of what these have in common; if networks began with weights
-        `start`: their digest, and on which public pictures they were trained, or that they are of a file;
-        `secure_sum`, if replies are hidden in sums, with `bound`; `upload`, if they are packed; `rounds`, if the
-        learning rate changes over them; `averaged`, if their models are; `figures`, if each round is measured; and
-        `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
+    """Parse a run's settings, as strictly as YAML. facts: those of `Introduce`.
 
     Raises:
         Refused: `unknown_setting`; `malformed_opening`; `policy_algorithm`: this hospital does not train by this
             method.
     """
-    if unknown := sorted(set(facts) - SETTINGS_OF_RUN):
-        raise Refused(UNKNOWN) from ValueError(f"{', '.join(map(show_value, unknown[:5]))}; {NEWER}")
+    question = read_question(Introduce, Message({}, facts))
     try:
         site_settings = hospital.settings
-        common = algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
-        work = override_settings(Work(), _check_mapping(facts["work"]))
+        common = algorithm = ALGORITHM.validate_json(json.dumps(question.algorithm), strict=True)
+        work = override_settings(Work(), question.work)
         if site_settings is not None:
-            algorithm = override_settings(algorithm, site_settings.methods.get(str(facts["label"]), {}))
+            algorithm = override_settings(algorithm, site_settings.methods.get(question.label, {}))
             work = override_settings(work, site_settings.work)
-        inputs = tuple(wholes_of(facts, "inputs"))
-        target = TARGET.validate_python(facts.get("target"))
-        model, classes = MODEL.validate_json(json.dumps(facts["model"]), strict=True), whole_of(facts, "classes")
-        seed, cohort = whole_of(facts, "seed"), str(facts["cohort"])
-        frozen = held_here(hospital, cohort, model) if isinstance(model, Clip) else None
-        ordered = facts.get("ordered") is True
-        kind = _find_kind(target, classes, are_findings=facts.get("findings") is True)
-        shared = _read_shared(facts)
-        task = Task(model, inputs, classes, kind, frozen=frozen, ordered=ordered, shared=shared)
+        target: Target | None = value_or_none(question.target)
+        classes = question.classes
+        model = MODEL.validate_json(json.dumps(question.model), strict=True)
+        frozen = held_here(hospital, question.cohort, model) if isinstance(model, Clip) else None
+        kind = _find_kind(target, classes, are_findings=question.findings is True)
+        shared = None if isinstance(question.shared, Absent) else tuple(question.shared)
+        is_ordered = question.ordered is True
+        task = Task(model, tuple(question.inputs), classes, kind, frozen=frozen, ordered=is_ordered, shared=shared)
         check_start(facts)
-        how = facts.get("privacy")
+        how = value_or_none(question.privacy)
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
-        evaluation_noise = number_of(facts, "evaluation_noise", 0.0)
-        if not (bound := number_of(facts, "bound", math.inf)) > 0:
+        evaluation_noise = value_or_none(question.evaluation_noise) or 0.0
+        if not (bound := math.inf if (limit := value_or_none(question.bound)) is None else limit) > 0:
             raise ValueError(f"bound must be > 0, found {bound}")
         least, most = (1, MOST_LABELS) if target is None else (2, MOST_MASK_CLASSES + 1)
         if not 0 <= evaluation_noise <= 1e6 or not least <= classes <= most:
@@ -134,15 +114,16 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
                 f"evaluation_noise must be in [0, 1e6], classes in [{least}, {most}], found {evaluation_noise}, {task}"
             )
             raise ValueError(text)
-        upload, rounds = UPLOAD.validate_python(facts.get("upload")), whole_of(facts, "rounds", 0)
+        upload, rounds = UPLOAD.validate_python(value_or_none(question.upload)), value_or_none(question.rounds) or 0
+        is_hidden = question.secure_sum is True
         problems = [*find_size_problems(algorithm, task, work), *map(str, find_work_problems(algorithm, task, work))]
         if shared is not None and not allows_own_networks(algorithm):
             problems.append(f"hospitals have networks of their own, and {algorithm.name} needs the same everywhere")
-        if upload is not None and facts.get("secure_sum") is True:
+        if upload is not None and is_hidden:
             problems.append(f"replies would be rounded and hidden in sums, and {SUM_NEEDS}")
         if kind == "findings" and work.balance:
             problems.append("it balances classes, and findings have none")
-        problems += _find_privacy_problems(protection, algorithm, work, is_hidden=facts.get("secure_sum") is True)
+        problems += _find_privacy_problems(protection, algorithm, work, is_hidden=is_hidden)
         if rounds < 1 and work.rate != Rate():
             problems.append("the learning rate changes over rounds, and the coordinator does not say over how many")
         problems += [work.transform.missing] if work.transform is not None and work.transform.missing else []
@@ -151,7 +132,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
     if hospital.policy.promises:  # an error while reading patients would count as if it depended on them
-        _check_cohort(cohort_of(hospital, cohort), task, target)
+        _check_cohort(cohort_of(hospital, question.cohort), task, target)
     known = hospital.policy.algorithms
     if known is not None and algorithm.name not in known:
         raise Refused("policy_algorithm") from ValueError(f"this hospital's policy trains by {', '.join(known)} only")
@@ -159,19 +140,19 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         algorithm=algorithm,
         task=task,
         work=work,
-        seed=seed,
-        cohort=cohort,
+        seed=question.seed,
+        cohort=question.cohort,
         protection=protection,
         evaluation_noise=evaluation_noise,
         target=target,
         recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
-        begun=as_mapping(facts["start"]) if "start" in facts else None,
-        secure_sum=facts.get("secure_sum") is True,
+        begun=value_or_none(question.start),
+        secure_sum=is_hidden,
         upload=upload,
         bound=bound,
         rounds=max(1, rounds),
-        averaged=facts.get("averaged") is True,
-        figures=facts.get("figures") is True,
+        averaged=question.averaged is True,
+        figures=question.figures is True,
     )
 
 
@@ -191,20 +172,6 @@ def _find_kind(target: Target | None, classes: int, *, are_findings: bool) -> Ki
     if are_findings and target is None:
         return "findings"
     return "segmentation" if target is not None else "regression" if classes == 1 else "classification"
-
-
-def _read_shared(facts: Mapping[str, Json]) -> tuple[str, ...] | None:
-    """What the networks of all hospitals have in common; None: all have the same network.
-
-    Raises:
-        TypeError: it is no list of names.
-    """
-    if "shared" not in facts:
-        return None
-    names = facts["shared"]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"shared must be a list of names, found {type(names).__name__}")
-    return tuple(map(str, names))
 
 
 def _find_privacy_problems(
@@ -240,10 +207,3 @@ def own_model(hospital: Hospital, run: str, which: Checkpoint, best: int | None)
         return load_checkpoint(hospital.models(run), memory, which, best=best)
     except (KeyError, Malformed) as error:
         raise Refused("no_model") from error
-
-
-def _check_mapping(value: Json) -> dict[str, Any]:
-    """The value as a mapping. Raises: TypeError: it is none."""
-    if not isinstance(value, dict):
-        raise TypeError(f"expected a mapping, found {type(value).__name__}")
-    return value

@@ -4,15 +4,15 @@ from one that a patient's data caused.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from pipelines.requests import REQUESTS
 from pipelines.requests.report import REPORT, OutsideReport
-from pipelines.requests.train import INTRODUCE
 from privacy.message import Message
 from privacy.release.form import UNDECLARED, UNDECLARED_SETTING, Misformed, read_form
 from privacy.release.gate import Refused
 
+T = TypeVar("T")
 MALFORMED = "malformed_request"
 UNKNOWN = "unknown_setting"
 """The refusal code of a question with a fact that this program does not know: what a later version asks for, such as
@@ -32,9 +32,18 @@ def parse_question(name: str, message: Message) -> Any:
     """
     request = REQUESTS[name]
     form = OutsideReport if request is REPORT and "lines" in message.facts else request.question
-    is_closed = request is not INTRODUCE  # whose facts are a run's settings, which `pipelines.hospital.opening` parses
+    question = read_question(form, message)
+    if message.tensors and not request.takes_tensors:
+        raise Refused(MALFORMED) from ValueError(f"{name} takes no tensors, found {len(message.tensors)}")
+    if text := request.problem(message.tensors):
+        raise Refused(MALFORMED) from ValueError(text)
+    return question
+
+
+def read_question(form: type[T], message: Message) -> T:
+    """A message as the form of a question. Raises: Refused: as `parse_question`."""
     try:
-        question = read_form(form, message, closed=is_closed)
+        return read_form(form, message, closed=True)
     except Misformed as error:
         unknown = [flaw.where for flaw in error.flaws if flaw.what == UNDECLARED]
         if all(flaw.what in (UNDECLARED, UNDECLARED_SETTING) for flaw in error.flaws):  # else it is another group
@@ -43,8 +52,3 @@ def parse_question(name: str, message: Message) -> Any:
             raise Refused(UNKNOWN) from ValueError(f"{', '.join(unknown[:5])}; {NEWER}")
         codes = {flaw.code for flaw in error.flaws}
         raise Refused(codes.pop() if len(codes) == 1 and codes != {""} else MALFORMED) from error
-    if message.tensors and not request.takes_tensors:
-        raise Refused(MALFORMED) from ValueError(f"{name} takes no tensors, found {len(message.tensors)}")
-    if text := request.problem(message.tensors):
-        raise Refused(MALFORMED) from ValueError(text)
-    return question

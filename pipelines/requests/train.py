@@ -7,18 +7,52 @@ from typing import Annotated
 
 from torch import Tensor
 
+from pipelines.data.images import Target
 from pipelines.requests.fields import AnyTensors, Count, Digest, Name, Parameters, Round, Settings, SumKey
 from pipelines.requests.request import Repeat, Request
 from privacy.release.form import ABSENT, Absent, Code, Of, Shape, Text
 
 KEYS = Code("malformed_keys")
+OPENING = Code("malformed_opening")
 METHOD = Text(2**20)
 """Of what a method says beside its tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Introduce:
-    """A run's settings, which `pipelines.hospital.opening` parses before it reads a patient."""
+    """A run's settings for a hospital, which parses their groups as strictly as YAML before it reads a patient
+    (`pipelines.hospital.opening`).
+
+    label: of the method in the run. inputs, classes: of a network. target: of masks. ordered: whether classes are;
+    findings: whether they are several findings. shared: if hospitals have networks of their own, the names of what
+    these have in common. start: of networks that begin with given weights, their digest, and on which public pictures
+    they were trained, or that they are of a file. rounds: over which a learning rate changes. averaged: whether the
+    average of models over rounds is kept. figures: whether each round is measured. secure_sum: whether replies are
+    hidden in sums, with the `bound` of an update's norm. upload: how they are packed. privacy: the fields of
+    `Protection`, or None. evaluation_noise: of test histograms, in patients.
+    """
+
+    label: Annotated[str, OPENING]
+    algorithm: Annotated[Settings, METHOD, OPENING]
+    model: Annotated[Settings, METHOD, OPENING]
+    inputs: Annotated[list[int], OPENING]
+    classes: Annotated[int, OPENING]
+    work: Annotated[Settings, OPENING]
+    seed: Annotated[int, OPENING]
+    cohort: Annotated[str, OPENING]
+    shared: Annotated[list[str], METHOD, OPENING] | Absent = ABSENT
+    target: Annotated[Target, OPENING] | Absent = ABSENT
+    ordered: Annotated[bool, OPENING] | Absent = ABSENT
+    findings: Annotated[bool, OPENING] | Absent = ABSENT
+    start: Annotated[Settings, OPENING] | Absent = ABSENT
+    rounds: Annotated[int, OPENING] | Absent = ABSENT
+    averaged: Annotated[bool, OPENING] | Absent = ABSENT
+    figures: Annotated[bool, OPENING] | Absent = ABSENT
+    privacy: Annotated[Settings | None, OPENING] | Absent = ABSENT
+    evaluation_noise: Annotated[float, OPENING] | Absent = ABSENT
+    secure_sum: Annotated[bool, OPENING] | Absent = ABSENT
+    bound: Annotated[float | None, OPENING] | Absent = ABSENT
+    upload: Annotated[Settings, OPENING] | Absent = ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)

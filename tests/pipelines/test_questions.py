@@ -22,7 +22,6 @@ from federation.task import Task
 from pipelines.data.images import Slices
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.opening import SETTINGS_OF_RUN
 from pipelines.hospital.worker import ROUNDS as OF_ROUNDS
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.validation import to_plain
@@ -268,7 +267,7 @@ def facts_known_to(request: str, cohort: str, *, outside: bool = False) -> dict[
     hospital outside the federation.
     """
     form = OutsideReport if request == "report" and outside else DECLARED[request].question
-    known = SETTINGS_OF_RUN if request == "introduce" else {field.name for field in fields_of(form)}
+    known = {field.name for field in fields_of(form)}
     facts = {"cohort": cohort, **WHOLE[request]}
     return {name: value for name, value in facts.items() if name in known}
 
@@ -284,7 +283,7 @@ def test_what_a_hospital_does_not_know_it_refuses_by_name_and_never_ignores(star
     round_ = 2 if name in ("train", "finish") else 0
     assert code(hospital, Call("r/tomorrow", round_, name, {}), Message({}, facts)) == "unknown_setting"
     assert b"of_tomorrow" in logged(hospital).splitlines()[-1]
-    assert name == "introduce" or hospital.ledger.read_bytes() == before
+    assert hospital.ledger.read_bytes() == before
 
 
 def parsing_code(name: str, facts: dict[str, Json]) -> str | None:
