@@ -102,6 +102,9 @@ def draw_settings(seed: int) -> dict[str, Any]:
     images = {"kind": "slices", **chance.choice([SMALL, {"size": 32, "spacing_mm": 2.0}])}
     if axes == 3:
         images = {"kind": "volumes", **SMALL, "depth": 8, "depth_mm": 4.0}
+    has_unit = random.Random(f"values {seed}")
+    if has_unit.random() < 0.25:
+        images |= {"values": "standardized", "nonzero": has_unit.random() < 0.5}
     names = "abc"[: chance.choice([2, 2, 3])]
     phantom = {"kind": "phantom", "slices": 4}
     sites = {}
