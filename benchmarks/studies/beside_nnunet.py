@@ -68,6 +68,10 @@ FILTERS, LEFT_OUT = 8, 2
 METHODS = {"local": "each hospital alone", "fedavg": "FedAvg", "fenda": "FENDA"}
 ALONE, POOLED = "nnU-Net, each hospital alone", "nnU-Net, pooled"
 OWN, TOGETHER = "planned, each hospital alone", "planned, pooled"
+BASES = {OWN: "planned, alone", ALONE: "nnU-Net, alone", POOLED: "nnU-Net, pooled"}
+"""Lines that others are compared with, and what columns call them."""
+MOST_COLUMNS = 3
+"""Hospitals of whom a table says what each gains; of six it would be too wide for a page."""
 RULES = ("as it was", "mean over all voxels", "and batches of a hospital's own size")
 """Of the plan, one after the other, by which a draw was measured."""
 COMMAND = "python -m benchmarks.studies.beside_nnunet --nnunet …"
@@ -411,7 +415,8 @@ def tables(kept: Mapping[str, Mapping[str, Lines]]) -> dict[str, dict[str, objec
         if len(draws := kept.get(name, {})) > 1:
             place = "beside-nnunet" if name == "glands" else f"beside-nnunet-{name}"
             made[place] = tabulate_dice(comparison, draws)
-            made[f"{place}-gains"] = tabulate_gains(comparison, draws)
+            if len(comparison.hospitals) <= MOST_COLUMNS:
+                made[f"{place}-gains"] = tabulate_gains(comparison, draws)
     if rules := kept.get("rules"):
         made["beside-nnunet-rules"] = tabulate_rules(rules)
     return made
@@ -433,10 +438,10 @@ def tabulate_dice(comparison: Comparison, draws: Mapping[str, Lines]) -> dict[st
     rows = []
     for line, by_seed in means.items():
         sites = [format_interval([lines[line][site] for lines in draws.values()]) for site in comparison.hospitals]
-        changes = ["" if base is by_seed else format_change(by_seed, base) for base in (means[OWN], means[POOLED])]
+        changes = ["" if base is by_seed else format_change(by_seed, base) for base in (means[name] for name in BASES)]
         rows.append([line, *sites, format_interval([*by_seed.values()]), *changes])
     hospitals = comparison.hospitals.values()
-    columns = ["line", *hospitals, "mean Dice", "more than planned, alone", "more than nnU-Net, pooled"]
+    columns = ["line", *hospitals, "mean Dice", *(f"more than {base}" for base in BASES.values())]
     return make_table(columns, rows, COMMAND)
 
 
