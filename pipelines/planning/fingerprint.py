@@ -147,8 +147,8 @@ def _merge_volumes(replies: Sequence[Measured]) -> dict[str, float]:
 
 def _merge_boxes(replies: Sequence[Measured]) -> float | None:
     """The weighted median of those that were said."""
-    said = [(reply.box, weight_of(reply)) for reply in replies if not isinstance(reply.box, Absent)]
-    return _weighted_quantile([box for box, _ in said], [weight for _, weight in said], 0.5) if said else None
+    known = [(reply.box, weight_of(reply)) for reply in replies if not isinstance(reply.box, Absent)]
+    return _weighted_quantile([box for box, _ in known], [weight for _, weight in known], 0.5) if known else None
 
 
 def _most_frequent_modality(replies: Sequence[Measured]) -> str:
