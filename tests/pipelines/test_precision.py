@@ -14,6 +14,7 @@ import small_site
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
+from federation.models.planned import Planned
 from federation.task import Task
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.opening import Opening, parse_opening
@@ -80,6 +81,18 @@ def test_a_hospital_refuses_both_in_a_private_run_whatever_the_coordinator_check
         parse_opening(hospital, said(work=work, cohort=cohort, privacy=how))
     assert "each patient's gradient in float32" in str(found.value.__cause__)
     assert parse_opening(hospital, said(work=work, cohort=cohort)).work.passes == Work(**work).passes
+
+
+@pytest.mark.parametrize("batch", [3, 7, 11])
+def test_batches_of_patches_are_whole_whatever_the_number_of_patients(tmp_path, batch):
+    """A plan's memory counts so many, and eight patients give no batch of eight for one of seven."""
+    hospital, cohort = small_site.hospital(tmp_path)
+    sides = {"kernels": ((3, 3), (3, 3)), "strides": ((1, 1), (2, 2)), "filters": (4, 8)}
+    planned = Task(Planned(patch=(8, 8), **sides), TASK.inputs, 2, "segmentation")
+    start = Opening(algorithm=FedAvg(), task=planned, work=Work(batch=batch), seed=0, cohort=cohort, target="gland")
+    access = data_access(hospital, cohort_of(hospital, cohort), start, 0)
+    assert access.size("train") == 8
+    assert [tuple(access.draw().x.shape) for _ in range(6)] == [(batch, 1, 8, 8)] * 6
 
 
 def test_a_wrong_precision_is_told_with_what_is_allowed():

@@ -24,6 +24,23 @@ def test_an_epoch_draws_every_row_once_in_as_many_batches_as_promised(n, batch, 
         assert all(2 <= len(part) <= batch + 1 for part in parts) or n == 1 or batch == 1
 
 
+@given(st.integers(1, 12), st.integers(1, 20), st.integers(0, 5))
+def test_whole_batches_have_as_many_rows_each_and_draw_all_rows_equally_often(n, batch, seed):
+    """Of patches: the memory that a plan counts holds so many, and few patients give no smaller batches."""
+    y = torch.zeros(n, dtype=torch.long)
+    stream = iterate_minibatches(
+        y, batch=batch, balance=False, generator=torch.Generator().manual_seed(seed), whole=True
+    )
+    parts = [next(stream) for _ in range(3 * n)]
+    assert all(len(part) == batch for part in parts)
+    assert torch.bincount(torch.cat(parts), minlength=n).tolist() == [3 * batch] * n
+    assert batches_per_epoch(n, batch, whole=True) * batch >= n
+    if n % batch == 0:
+        generator = torch.Generator().manual_seed(seed)
+        plain = iterate_minibatches(y, batch=batch, balance=False, generator=generator)
+        assert all(torch.equal(part, next(plain)) for part in parts)
+
+
 def test_balance_draws_classes_equally_often():
     y = torch.tensor([0] * 190 + [1] * 10)
     stream = iterate_minibatches(y, batch=50, balance=True, generator=torch.Generator().manual_seed(0))
