@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
-from pydantic import ConfigDict, TypeAdapter
 from rich.console import Console
 
 from evaluation.run_list import TITLE, RunLine, State, render_run_list
@@ -32,6 +32,9 @@ from pipelines.runs.summaries import (
     sort_lines,
     summarize_run,
 )
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 RECORDS, LOCK = ".index.json", ".index.lock"
 HEAD = b"runs 1"
@@ -157,6 +160,8 @@ def trace_run(run: Path) -> str:
 @cache
 def _adapt_records() -> TypeAdapter[dict[str, Record]]:
     """Reads and writes kept lines; their numbers may be NaN."""
+    from pydantic import ConfigDict, TypeAdapter  # `--help` needs none of it
+
     return TypeAdapter(dict[str, Record], config=ConfigDict(ser_json_inf_nan="constants"))
 
 

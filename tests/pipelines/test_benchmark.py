@@ -350,7 +350,8 @@ def test_what_a_trusted_key_signed_must_be_a_finished_model_with_the_signed_sett
     other = finished(images=Features(numbers=("z",), normalize="none"), params=GOOD)
     assert home.code(other, signature_of(tmp_path, other)) == "malformed_cohort"
     said = to_plain(signature_of(tmp_path, good))
-    for odd in ({**said, "more": 1}, {"key": 1}, {**said, "statement": {}}):
+    assert home.code(good, said, signature={**said, "more": 1}) == "unknown_setting"  # type: ignore[arg-type]
+    for odd in ({"key": 1}, {**said, "statement": {}}):
         assert home.code(good, said, signature=odd) == "malformed_request"  # type: ignore[arg-type]
     facts = {"cohort": home.cohort, "copies": 3, "signature": said}
     with pytest.raises(Refused, match="malformed_request"):

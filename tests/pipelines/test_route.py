@@ -324,7 +324,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "training on patients who are scored": {"how": {"name": "fine_tuned"}},
     "more epochs than anybody needs": {"how": {"name": "fine_tuned", "epochs": 1001}, "scored": "test"},
 }
-CODES = {"no copies": "malformed_copies"}
+CODES = {"no copies": "malformed_copies", "a setting that nobody knows": "unknown_setting"}
 
 
 @pytest.mark.parametrize("case", WRONG)

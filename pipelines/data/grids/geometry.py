@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import find_objects
 
 from pipelines.data.study import Affine, Unusable, Volume
 
@@ -203,7 +202,9 @@ def reading_order(volume: Volume) -> Volume:
 
 def find_bounding_box(mask: NDArray[np.bool_]) -> tuple[slice, ...]:
     """The smallest box that holds all that is inside of a mask, which is not empty."""
-    (box,) = find_objects(mask.astype(np.uint8))
+    from scipy.ndimage import find_objects  # a check of settings needs none of it
+
+    (box,) = find_objects(mask.view(np.uint8))
     return tuple(box)
 
 
