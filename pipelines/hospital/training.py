@@ -344,7 +344,7 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
             augment=augment,
             passes=work.passes,
             mixup=work.mixup,
-            whole=start.task.patch is not None,
+            fixed_size=start.task.patch is not None,
         )
     from privacy.dp.private_access import open_private  # slow to import
 

@@ -171,8 +171,8 @@ class Access(Questions, Protocol):
 @dataclass(frozen=True)
 class PlainAccess:
     """Access without differential privacy. stream: an endless iterator of row indices (b,) of the training split.
-    passes: how networks pass over the rows of a gradient. mixup: alpha, 0 = none. whole: whether each batch has as many
-    rows as all others.
+    passes: how networks pass over the rows of a gradient. mixup: alpha, 0 = none. fixed_size: whether each batch has as
+    many rows as all others.
     """
 
     splits: Mapping[Split, Rows]
@@ -183,7 +183,7 @@ class PlainAccess:
     events: list[Event] = field(default_factory=list)
     passes: Passes = PLAIN
     mixup: float = 0.0
-    whole: bool = False
+    fixed_size: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -192,7 +192,7 @@ class PlainAccess:
 
     def epoch(self) -> int:
         """Mini-batches in an epoch of the training split."""
-        return batches_per_epoch(self.size("train"), self.batch, whole=self.whole)
+        return batches_per_epoch(self.size("train"), self.batch, fixed_size=self.fixed_size)
 
     def size(self, split: Split) -> int:
         """Number of rows of a split (a fact about patients, hence an event)."""
@@ -307,10 +307,10 @@ def open_access(
     augment: Augment | None = None,
     passes: Passes = PLAIN,
     mixup: float = 0.0,
-    whole: bool = False,
+    fixed_size: bool = False,
 ) -> PlainAccess:
     """Open plain data access for one request. `seed` fixes which rows are drawn and how they are augmented and mixed.
-    whole: as in `iterate_minibatches`.
+    fixed_size: as in `iterate_minibatches`.
 
     Raises:
         ValueError: the batch size is not positive, or `balance` or `mixup` is given and the labels are masks.
@@ -325,8 +325,10 @@ def open_access(
     if problems:
         raise ValueError("; ".join(problems))
     generator = torch.Generator().manual_seed(seed)
-    stream = iterate_minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator, whole=whole)
-    return PlainAccess(splits, batch, stream, generator, augment, passes=passes, mixup=mixup, whole=whole)
+    stream = iterate_minibatches(
+        splits["train"].y, batch=batch, balance=balance, generator=generator, fixed_size=fixed_size
+    )
+    return PlainAccess(splits, batch, stream, generator, augment, passes=passes, mixup=mixup, fixed_size=fixed_size)
 
 
 def sum_losses(losses: Sequence[Tensor]) -> list[float]:

@@ -29,12 +29,12 @@ def test_whole_batches_have_as_many_rows_each_and_draw_all_rows_equally_often(n,
     """Of patches: the memory that a plan counts holds so many, and few patients give no smaller batches."""
     y = torch.zeros(n, dtype=torch.long)
     stream = iterate_minibatches(
-        y, batch=batch, balance=False, generator=torch.Generator().manual_seed(seed), whole=True
+        y, batch=batch, balance=False, generator=torch.Generator().manual_seed(seed), fixed_size=True
     )
     parts = [next(stream) for _ in range(3 * n)]
     assert all(len(part) == batch for part in parts)
     assert torch.bincount(torch.cat(parts), minlength=n).tolist() == [3 * batch] * n
-    assert batches_per_epoch(n, batch, whole=True) * batch >= n
+    assert batches_per_epoch(n, batch, fixed_size=True) * batch >= n
     if n % batch == 0:
         generator = torch.Generator().manual_seed(seed)
         plain = iterate_minibatches(y, batch=batch, balance=False, generator=generator)
