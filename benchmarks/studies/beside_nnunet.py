@@ -5,8 +5,9 @@ in 3-D, and the optic disc in pictures of two cameras.
         [--only glands lesions discs clinics] [--seeds 0 1 2] [--again]
 
 Every figure is kept in benchmarks/measured/beside_nnunet.json, draw by draw, so that a call goes on where an earlier
-one stopped. With `--again` planned lines are measured anew, beside nnU-Net's as they are kept: on the same patients it
-gives the same masks. `python -m benchmarks.tables.derived --write planned` writes the tables.
+one stopped. With `--again` planned lines are measured anew, beside nnU-Net's as they are kept: on the same patients and
+with as many patches it gives the same masks, so the steps must fit the batch of the plan. `python -m
+benchmarks.tables.derived --write planned` writes the tables.
 
 A seed draws patients. `consilium plan --small` plans our runs (8 filters in the first stage; nnU-Net gets as many), and
 nnU-Net plans for itself. Each line takes `rounds` times `steps` steps of the planned batch, each hospital as many in a
@@ -424,7 +425,7 @@ def tables(kept: Mapping[str, Mapping[str, Lines]]) -> dict[str, dict[str, objec
 
 def tabulate_rules(rules: Mapping[str, Lines]) -> dict[str, object]:
     """Mean Dice of planned lines on the draw by which rules of the plan were changed."""
-    lines = ["planned, each hospital alone", "planned, FedAvg", "planned, FENDA", "planned, pooled"]
+    lines = [*(f"planned, {label}" for label in METHODS.values()), TOGETHER]
     rows = [[rule, *(f"{np.mean([*rules[rule][line].values()]):.3f}" for line in lines)] for rule in RULES]
     return make_table(["rules of the plan", *lines], rows, f"{COMMAND} --only glands --seeds 100")
 

@@ -107,10 +107,10 @@ class Volumes:
 
 def _unit_problems(images: Slices | Volumes) -> list[Problem]:
     """Problems where values are said to be in two units, or to be standardized in two ways."""
-    goes = f"goes with values: standardized, found values: {images.values}; remove one of the two"
-    problems = [] if images.ct is None or images.values == "standardized" else [Problem(("ct",), goes)]
+    text = f"goes with values: standardized, found values: {images.values}; remove one of the two"
+    problems = [] if images.ct is None or images.values == "standardized" else [Problem(("ct",), text)]
     if not images.nonzero and images.values != "standardized":
-        problems.append(Problem(("nonzero",), goes))
+        problems.append(Problem(("nonzero",), text))
     elif not images.nonzero and images.ct is not None:
         problems.append(Problem(("nonzero",), "with ct no study has a mean of its own; remove one of the two"))
     return problems

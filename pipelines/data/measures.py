@@ -41,7 +41,7 @@ class MeasuredStudy:
     spacing: of voxels, mm by axis; of pictures 1. voxels: by axis. foreground: (POINTS,) values inside the mask, in
     ascending order, or (0,) where the mask is empty. moments: mean and variance inside the mask; (0, 0) where it is
     empty. volumes: of each class, mm³, or pixels of a picture; 0 where it is not to be seen. modality: as the header
-    says, if it is one of `MODALITIES`. box: the share of its voxels in the bounding box of those that are not 0.
+    says, if it is one of `MODALITIES`. box_share: the share of its voxels in the bounding box of those that are not 0.
     """
 
     patient: str
@@ -52,7 +52,7 @@ class MeasuredStudy:
     moments: tuple[float, float]
     volumes: tuple[float, ...]
     modality: str = UNKNOWN
-    box: float = 1.0
+    box_share: float = 1.0
 
     @property
     def extent(self) -> tuple[float, ...]:
@@ -80,8 +80,8 @@ def measure_volume(
     volumes = tuple(count * float(np.prod(spacing)) for count in _count_voxels(class_map, classes or 1))
     known_modality = modality.upper() if modality.upper() in MODALITIES else UNKNOWN
     nonzero = stack.values != 0
-    box = nonzero[find_bounding_box(nonzero)].size / nonzero.size if nonzero.any() else 0.0
-    return MeasuredStudy(patient, study, spacing, voxels, foreground, moments, volumes, known_modality, box)
+    box_share = nonzero[find_bounding_box(nonzero)].size / nonzero.size if nonzero.any() else 0.0
+    return MeasuredStudy(patient, study, spacing, voxels, foreground, moments, volumes, known_modality, box_share)
 
 
 def measure_picture(patient: str, study: str, grey: Array, classes: np.ndarray, count: int) -> MeasuredStudy:
@@ -119,7 +119,7 @@ class Figures:
     """Many studies in a few numbers. spacing, voxels, extent: percentiles over studies (`SHARES`), by axis. intensity:
     percentiles (`INTENSITIES`), mean and sd over the foregrounds of all studies, of which each counts alike; empty
     where no mask shows anything. volumes: class -> percentiles over the studies that show it. modalities: studies of
-    each. box: median share of voxels in the bounding box of those that are not 0.
+    each. box_share: median share of voxels in the bounding box of those that are not 0.
     """
 
     studies: int
@@ -129,7 +129,7 @@ class Figures:
     intensity: Mapping[str, float]
     volumes: Mapping[str, Mapping[str, float]]
     modalities: Mapping[str, int]
-    box: float
+    box_share: float
 
 
 def summarize_studies(studies: Sequence[MeasuredStudy], classes: Sequence[str]) -> Figures:
@@ -148,7 +148,7 @@ def summarize_studies(studies: Sequence[MeasuredStudy], classes: Sequence[str]) 
             if visible.size
         },
         modalities=dict(sorted(Counter(study.modality for study in studies).items())),
-        box=_round(np.median([study.box for study in studies])),
+        box_share=_round(np.median([study.box_share for study in studies])),
     )
 
 

@@ -24,9 +24,9 @@ class Common:
     """All hospitals' studies together, by axis. studies: how many, with noise where that is all that is known.
     spacing, voxels, extent: medians, mm and mm. fine: the spacing that 10 % of studies do not exceed. cover: the
     extent that a grid shall cover. intensity: inside masks, empty where nobody said. volumes: of each class, the median
-    of hospitals' medians. modality: the most frequent. box: the median of hospitals' shares of voxels in the bounding
-    box of those that are not 0; None where nobody said. sites: hospitals that count; unsure_sites: those that do not,
-    because their noise is too large.
+    of hospitals' medians. modality: the most frequent. box_share: the median of hospitals' shares of voxels in the
+    bounding box of those that are not 0; None where nobody said. sites: hospitals that count; unsure_sites: those that
+    do not, because their noise is too large.
     """
 
     studies: float
@@ -38,7 +38,7 @@ class Common:
     intensity: Mapping[str, float]
     volumes: Mapping[str, float]
     modality: str
-    box: float | None
+    box_share: float | None
     sites: tuple[str, ...]
     unsure_sites: tuple[str, ...] = ()
 
@@ -72,7 +72,7 @@ def merge_fingerprints(replies: Mapping[str, Reply]) -> Common:
         intensity=_merge_intensities(exact),
         volumes=_merge_volumes(exact),
         modality=_most_frequent_modality(exact),
-        box=_merge_boxes(exact),
+        box_share=_merge_box_shares(exact),
         sites=tuple(sure),
         unsure_sites=unsure,
     )
@@ -145,10 +145,10 @@ def _merge_volumes(replies: Sequence[Measured]) -> dict[str, float]:
     }
 
 
-def _merge_boxes(replies: Sequence[Measured]) -> float | None:
+def _merge_box_shares(replies: Sequence[Measured]) -> float | None:
     """The weighted median of those that were said."""
-    known = [(reply.box, weight_of(reply)) for reply in replies if not isinstance(reply.box, Absent)]
-    return _weighted_quantile([box for box, _ in known], [weight for _, weight in known], 0.5) if known else None
+    known = [(reply.box_share, weight_of(reply)) for reply in replies if not isinstance(reply.box_share, Absent)]
+    return _weighted_quantile([share for share, _ in known], [weight for _, weight in known], 0.5) if known else None
 
 
 def _most_frequent_modality(replies: Sequence[Measured]) -> str:

@@ -256,11 +256,12 @@ def _list_values(common: Common, images: Volumes | Slices) -> Iterator[Line]:
     untold = "each study by its own mean and sd: no hospital told values of CT inside masks"
     usual = "each study by its own mean and sd: values have no unit in common"
     yield Line("values", "standardized", untold if is_ct else usual)
-    if common.box is not None and common.box < CROPPED:
-        yield Line("nonzero", True, f"of what is not 0, as its bounding box is {common.box:.0%} of a median study")
+    share = common.box_share
+    size = "no hospital told how much" if share is None else f"{share:.0%} of a median study"
+    if share is not None and share < CROPPED:
+        yield Line("nonzero", True, f"of what is not 0, as its bounding box is {size}")
         return
-    box = "no hospital told how much" if common.box is None else f"{common.box:.0%} of a median study"
-    yield Line("nonzero", False, f"of all voxels in the bounding box of what is not 0 ({box}), so that air is dark")
+    yield Line("nonzero", False, f"of all voxels in the bounding box of what is not 0 ({size}), so that air is dark")
 
 
 def _list_model(grid: Grid, fitted: Fitted, effort: Effort) -> Iterator[Line]:

@@ -36,8 +36,8 @@ class Measured:
     """Percentiles over studies (p10, p50, p90, p95) of spacings (mm; of pictures 1), shapes (voxels) and extents (mm,
     or pixels); of all foregrounds' values, of which each study has as many: p0.5, p50, p99.5, mean and sd; over the
     studies that show a class, of its volume (mm³, or pixels). modalities: studies of each. rejected_by_reason: those
-    that could not be measured. box: the median share of a study's voxels in the bounding box of those that are not 0,
-    which older programs do not tell.
+    that could not be measured. box_share: the median share of a study's voxels in the bounding box of those that
+    are not 0, which older programs do not tell.
     """
 
     studies: Count
@@ -48,7 +48,7 @@ class Measured:
     extent: Percentiles
     intensity: Annotated[dict[Line, float], Of.SCORE]
     volumes: Annotated[dict[Line, dict[Line, float]], Of.SCORE]
-    box: Annotated[float, Field(ge=0, le=1), Of.SCORE] | Absent = ABSENT
+    box_share: Annotated[float, Field(ge=0, le=1), Of.SCORE] | Absent = ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,7 @@ def test_a_study_measures_the_same_however_its_axes_are_stored(order, flips, see
     turned_values, turned_mask = (np.transpose(each, order) for each in (turned_values, turned_mask))
     study = measure_volume("p", "s", Volume(turned_values, affine), Volume(turned_mask, affine), "mr")
     assert study.voxels == (3, 5, 4) and study.spacing == pytest.approx((3.0, 0.8, 0.7)) and study.modality == "MR"
-    assert study.box == 1.0
+    assert study.box_share == 1.0
     assert study.volumes[0] == pytest.approx(mask.sum() * 0.7 * 0.8 * 3.0)
     inside = values[mask > 0].astype(np.float64)
     if inside.size:
@@ -129,7 +129,7 @@ NAMED = {
     "extent": "extents of studies",
     "intensity": "values inside their masks",
     "volumes": "volumes of what masks show",
-    "box": "share of a study that is not empty",
+    "box_share": "share of a study that is not empty",
 }
 
 
@@ -144,9 +144,9 @@ def test_the_box_is_that_of_what_is_not_0() -> None:
     values = np.zeros((6, 8, 4), np.float32)
     values[1:4, 2, 1:3] = values[2, 2:6, 1] = 1.0
     image = Volume(values, np.diag([-1.0, -1.0, 3.0, 1.0]))
-    assert measure_volume("p", "s", image, image).box == pytest.approx(3 * 4 * 2 / values.size)
+    assert measure_volume("p", "s", image, image).box_share == pytest.approx(3 * 4 * 2 / values.size)
     empty = Volume(np.zeros((6, 8, 4), np.float32), image.affine)
-    assert measure_volume("p", "s", empty, image).box == 0
+    assert measure_volume("p", "s", empty, image).box_share == 0
 
 
 def test_one_slice_and_values_that_are_no_numbers_are_set_aside() -> None:

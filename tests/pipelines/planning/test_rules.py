@@ -179,7 +179,7 @@ def test_hospitals_that_are_alike_plan_the_network_and_the_batch_that_one_of_the
 def test_a_mean_is_over_what_is_not_0_where_that_is_less_than_three_quarters(boxes, nonzero) -> None:
     """nnU-Net's rule for use_mask_for_norm; who has an older program says nothing."""
     said = tell_figures(draw_studies(KINDS["brain"]), KINDS["brain"])
-    replies = {str(box): replace(said, box=box) for box in boxes} or {"older": replace(said, box=ABSENT)}
+    replies = {str(box): replace(said, box_share=box) for box in boxes} or {"older": replace(said, box_share=ABSENT)}
     plan = plan_settings(merge_fingerprints(replies), Volumes(values="standardized"), 2, Effort())
     (line,) = (line for line in plan.images if line.key == "nonzero")
     assert line.value is nonzero
@@ -206,7 +206,7 @@ def test_every_plan_is_one_that_settings_accept(spacing, extent, memory) -> None
         intensity={},
         volumes={},
         modality="MR",
-        box=0.9,
+        box_share=0.9,
         sites=("a",),
     )
     flat = replace(common, spacing=(1.0, 1.0), fine=(1.0, 1.0), voxels=extent[1:], extent=extent[1:], cover=extent[1:])
