@@ -69,6 +69,8 @@ FILTERS, LEFT_OUT = 8, 2
 METHODS = {"local": "each hospital alone", "fedavg": "FedAvg", "fenda": "FENDA"}
 ALONE, POOLED = "nnU-Net, each hospital alone", "nnU-Net, pooled"
 OWN, TOGETHER = "planned, each hospital alone", "planned, pooled"
+TWO_ALONE = "planned, FENDA, each hospital alone"
+"""FENDA's two networks at a hospital that shares with nobody."""
 BASES = {OWN: "planned, alone", ALONE: "nnU-Net, alone", POOLED: "nnU-Net, pooled"}
 """Lines that others are compared with, and what columns call them."""
 MOST_COLUMNS = 3
@@ -110,6 +112,7 @@ class Comparison:
     mirror: bool = False
     configuration: str = "3d_fullres"
     channels: tuple[str, ...] = ("ADC",)
+    two_alone: bool = False
     seeds: tuple[int, ...] = (0, 1, 2)
 
     @property
@@ -189,6 +192,8 @@ GLANDS = Comparison(
     split={"train": 0.42, "validation": 0.08, "test": 0.5},
     steps=50,
     mirror=True,
+    two_alone=True,
+    seeds=(0, 1, 2, 3, 4, 5),
 )
 DISCS = Comparison(
     hospitals={"drishti": "Drishti-GS", "rimone": "RIM-ONE"},
@@ -212,6 +217,7 @@ COMPARISONS = {
         rounds=24,
         steps=60,
         mirror=False,
+        two_alone=False,
         seeds=(1, 2, 3),
     ),
     "discs": DISCS,
@@ -335,14 +341,35 @@ def write_pooled(comparison: Comparison, folder: Path, patients: Mapping[str, Ma
     (folder / "together.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
 
 
-def measure_ours(comparison: Comparison, folder: Path, seed: int) -> Lines:
-    """Plan, run and predict."""
+def write_plan(comparison: Comparison, folder: Path, seed: int) -> None:
+    """Plan the run of all hospitals."""
     write_settings(comparison, folder, seed)
     effort = ("--small", "--rounds", str(comparison.rounds), "--steps", str(comparison.steps))
     call_here(folder, "plan", "asked.yaml", "-o", "planned.yaml", *effort)
     planned = yaml.safe_load((folder / "planned.yaml").read_text())
     planned["model"]["mirror"] = comparison.mirror
     (folder / "planned.yaml").write_text(yaml.safe_dump(planned, sort_keys=False))
+
+
+def score_models(comparison: Comparison, folder: Path, home: Path, models: Mapping[str, Path]) -> dict[str, float]:
+    """Dice of each model, the mean over the test patients of a hospital. home: of the hospital in a run."""
+    tested, inputs = list_patients(home, folder)["test"], folder / "test" / home.name
+    inputs.mkdir(parents=True)
+    for image in tested:
+        shutil.copy(image, inputs)
+    dices = {}
+    for place, (line, model) in enumerate(models.items()):
+        out = folder / "predicted" / home.name / str(place)
+        call_here(folder, "predict", str(model), str(inputs), "--out", str(out))
+        masks = [next((out / "masks").rglob(f"{stem_of(image)}*")) for image in tested]
+        pairs = zip(masks, tested, strict=True)
+        dices[line] = float(np.nanmean([dice_of(mask, mask_of(image, comparison.target)) for mask, image in pairs]))
+    return dices
+
+
+def measure_ours(comparison: Comparison, folder: Path, seed: int) -> Lines:
+    """Plan, run and predict."""
+    write_plan(comparison, folder, seed)
     call_here(folder, "run", "planned.yaml")
     homes = sorted((folder / "runs" / NAME / "sites").iterdir())
     write_pooled(comparison, folder, {home.name: list_patients(home, folder) for home in homes})
@@ -350,20 +377,27 @@ def measure_ours(comparison: Comparison, folder: Path, seed: int) -> Lines:
     pooled = folder / "runs/together/sites/all/ready/local.safetensors"
     lines: Lines = {}
     for home in homes:
-        tested, inputs = list_patients(home, folder)["test"], folder / "test" / home.name
-        inputs.mkdir(parents=True)
-        for image in tested:
-            shutil.copy(image, inputs)
         own = {f"planned, {label}": home / "ready" / f"{method}.safetensors" for method, label in METHODS.items()}
-        for place, (line, model) in enumerate({**own, TOGETHER: pooled}.items()):
-            out = folder / "predicted" / home.name / str(place)
-            call_here(folder, "predict", str(model), str(inputs), "--out", str(out))
-            masks = [next((out / "masks").rglob(f"{stem_of(image)}*")) for image in tested]
-            values = [
-                dice_of(mask, mask_of(image, comparison.target)) for mask, image in zip(masks, tested, strict=True)
-            ]
-            lines.setdefault(line, {})[home.name] = float(np.nanmean(values))
+        for line, dice in score_models(comparison, folder, home, {**own, TOGETHER: pooled}).items():
+            lines.setdefault(line, {})[home.name] = dice
     return lines
+
+
+def measure_two_alone(comparison: Comparison, folder: Path, seed: int) -> Lines:
+    """FENDA in a run of one hospital, with the plan of all and as many steps, hospital by hospital."""
+    write_plan(comparison, folder, seed)
+    planned = yaml.safe_load((folder / "planned.yaml").read_text())
+    planned["train"]["methods"] = {"fenda": {"name": "fenda"}}
+    planned["evaluate"]["reference"] = "fenda"
+    dices = {}
+    for site, hospital in planned["sites"].items():
+        settings = {**planned, "name": f"{site}-alone", "sites": {site: hospital}}
+        (folder / f"{site}-alone.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+        call_here(folder, "run", f"{site}-alone.yaml")
+        home = folder / "runs" / f"{site}-alone" / "sites" / site
+        model = home / "ready" / "fenda.safetensors"
+        dices[site] = score_models(comparison, folder, home, {TWO_ALONE: model})[TWO_ALONE]
+    return {TWO_ALONE: dices}
 
 
 def measure_nnunet(comparison: Comparison, folder: Path, seed: int, python: str) -> Lines:
@@ -464,11 +498,16 @@ def tabulate_gains(comparison: Comparison, draws: Mapping[str, Lines]) -> dict[s
 
 
 def measure_draw(comparison: Comparison, seed: int, python: str, kept: Lines) -> Lines:
-    """All lines on the patients of one draw. kept: lines of nnU-Net that are not measured again; empty = none."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        ours = measure_ours(comparison, folder, seed)
-        return {**ours, **(kept or measure_nnunet(comparison, folder, seed, python))}
+    """All lines on the patients of one draw. kept: lines that are not measured again."""
+    lines = dict(kept)
+    if OWN not in kept:
+        with tempfile.TemporaryDirectory() as name:
+            lines |= measure_ours(comparison, Path(name), seed)
+            lines |= {} if ALONE in kept else measure_nnunet(comparison, Path(name), seed, python)
+    if comparison.two_alone and TWO_ALONE not in kept:
+        with tempfile.TemporaryDirectory() as name:
+            lines |= measure_two_alone(comparison, Path(name), seed)
+    return lines
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -488,10 +527,10 @@ def main() -> None:
     for name in options.only:
         for seed in options.seeds or COMPARISONS[name].seeds:
             draw: Lines = read_measured(place).get(name, {}).get(str(seed), {})
-            if draw and not options.again:
+            kept = {line: dices for line, dices in draw.items() if not options.again or line in (ALONE, POOLED)}
+            lines = measure_draw(COMPARISONS[name], seed, options.nnunet, kept)
+            if lines == draw:
                 continue
-            of_nnunet = {line: dices for line, dices in draw.items() if line in (ALONE, POOLED)}
-            lines = measure_draw(COMPARISONS[name], seed, options.nnunet, of_nnunet)
             book = read_measured(place)
             write_measured(place, {**book, name: {**book.get(name, {}), str(seed): lines}}, sort=True)
             print(name, seed, {line: round(float(np.mean([*v.values()])), 4) for line, v in lines.items()}, flush=True)
