@@ -78,7 +78,7 @@ def adaptation_curves(
         shapes, y = list[Shape](), Axis(grid=True)
         for name, (values, look) in lines.items():
             texts = [f"{name}, epoch {at}: {format_number(v)}" for at, v in enumerate(values)]
-            shapes.append(Shape(x=epochs, y=values, marker="o", size=3, method=name, texts=texts, **look))
+            shapes.append(Shape(x=epochs, y=values, marker="o", size=3, texts=texts, **look))
         if title == "share of predictions":
             y = replace(y, low=0.0, high=1.1 * max(max(class_shares[1:]) for class_shares in shares) or 1.0)
         shapes += [] if epoch is None else [draw_upright(epoch, FINE)]

@@ -45,8 +45,8 @@ class Shape:
 
     x, y: (n,); what is not finite interrupts. across: on this axis places are shares of the panel, from its left or its
     lower end. linewidth: 0 = no line. marker: of `MARKS`, "" = none. size: of a mark. hollow: marks are outlines.
-    filled: an area. method: with whom it is left out. texts: what each point says, after `lead`. most: about so many
-    points answer, evenly spread, with the first and the last.
+    filled: an area. method: with whom it is left out, "" = never. texts: what each point says, after `lead`. most:
+    about so many points answer, evenly spread, with the first and the last.
     """
 
     x: ArrayLike
@@ -385,17 +385,15 @@ def _write_item(item: Shape | Label | Image, frame: Frame) -> str:
     x, y = frame.place(item.x, item.y, item.across)
     if isinstance(item, Label):
         return write_text(float(x[0]), float(y[0]), item.text, size=item.size, anchor=item.anchor, color=item.color)
-    drawn = _write_shape(item, x, y)
-    if not item.method:
-        return drawn
-    method, lead = html.escape(item.method, quote=True), html.escape(item.lead, quote=True)
+    drawn, method = _write_shape(item, x, y), name_method(item.method)
     points = _list_points(item, x, y)
     if not points:
-        return f'<g data-method="{method}">{drawn}</g>'
+        return f"<g{method}>{drawn}</g>" if method else drawn
+    lead = html.escape(item.lead, quote=True)
     texts = html.escape(json.dumps(points, ensure_ascii=False, separators=(",", ":")), quote=False)
     quoted = texts.replace("'", "&#x27;")  # between single quotes, of which JSON has fewer
     title = f"<title>{lead}{html.escape(points[-1][2])}</title>"  # what a browser without scripts says
-    return f'<g data-method="{method}" data-lead="{lead}" data-points=\'{quoted}\'>{title}{drawn}</g>'
+    return f"<g{method} data-lead=\"{lead}\" data-points='{quoted}'>{title}{drawn}</g>"
 
 
 def _list_points(shape: Shape, x: Floats, y: Floats) -> list[tuple[float, float, str]]:

@@ -75,7 +75,7 @@ def make_ready(
         "classes": start.task.classes,
         "names": list(_class_names(start, cohort)),
         **({"ordered": True} if start.task.ordered else {}),
-        **({START: dict(start.begun)} if start.begun is not None else {}),
+        **({START: to_plain(start.begun)} if start.begun is not None else {}),
         **package_facts(start.algorithm, start.task.model, *used),
         **origin,
     }

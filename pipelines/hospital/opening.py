@@ -30,7 +30,6 @@ from pipelines.hospital.frozen import held_here
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.private_limits import check_paid
-from pipelines.hospital.start_check import check_start
 from pipelines.loader.overrides import override_settings
 from pipelines.models.file import ALGORITHM, MODEL
 from pipelines.models.size_limits import find_size_problems
@@ -70,7 +69,7 @@ class Opening:
     evaluation_noise: float = 0.0
     target: Target | None = None
     recipient: Recipient = "coordinator"
-    begun: Mapping[str, Json] | None = None
+    begun: Mapping[str, object] | None = None
     secure_sum: bool = False
     upload: Int8 | None = None
     bound: float = math.inf
@@ -102,7 +101,6 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         shared = None if isinstance(question.shared, Absent) else tuple(question.shared)
         is_ordered = question.ordered is True
         task = Task(model, tuple(question.inputs), classes, kind, frozen=frozen, ordered=is_ordered, shared=shared)
-        check_start(facts)
         how = value_or_none(question.privacy)
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
         evaluation_noise = value_or_none(question.evaluation_noise) or 0.0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
+from pydantic import Discriminator, Tag
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from pipelines.data.images import Target
+from pipelines.requests.extract import Public
 from pipelines.requests.fields import AnyTensors, Count, Digest, Name, Parameters, Round, Settings, SumKey
 from pipelines.requests.request import Repeat, Request
 from privacy.release.form import ABSENT, Absent, Code, Of, Shape, Text
@@ -18,6 +22,37 @@ METHOD = Text(2**20)
 """Of what a method says beside its tensors."""
 
 
+class PublicStart(TypedDict):
+    """Weights with which networks begin, by their digest, and the public pictures on which they were trained."""
+
+    public: Public
+    sha256: Digest
+
+
+class FileWeights(TypedDict):
+    """Whether weights of a file are public, and whether the network keeps their last layer or begins with a new one."""
+
+    public: bool
+    head: Literal["kept", "fresh"]
+
+
+class FileStart(TypedDict):
+    """Weights of a file with which networks begin, by their digest."""
+
+    weights: FileWeights
+    sha256: Digest
+
+
+def _name_start(start: object) -> str:
+    """Which of the two a start is."""
+    return "file" if isinstance(start, Mapping) and "weights" in start else "public"
+
+
+Start: TypeAlias = Annotated[
+    Annotated[PublicStart, Tag("public")] | Annotated[FileStart, Tag("file")], Discriminator(_name_start)
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Introduce:
     """A run's settings for a hospital, which parses their groups as strictly as YAML before it reads a patient
@@ -25,11 +60,10 @@ class Introduce:
 
     label: of the method in the run. inputs, classes: of a network. target: of masks. ordered: whether classes are;
     findings: whether they are several findings. shared: if hospitals have networks of their own, the names of what
-    these have in common. start: of networks that begin with given weights, their digest, and on which public pictures
-    they were trained, or that they are of a file. rounds: over which a learning rate changes. averaged: whether the
-    average of models over rounds is kept. figures: whether each round is measured. secure_sum: whether replies are
-    hidden in sums, with the `bound` of an update's norm. upload: how they are packed. privacy: the fields of
-    `Protection`, or None. evaluation_noise: of test histograms, in patients.
+    these have in common. start: of networks that begin with given weights. rounds: over which a learning rate changes.
+    averaged: whether the average of models over rounds is kept. figures: whether each round is measured. secure_sum:
+    whether replies are hidden in sums, with the `bound` of an update's norm. upload: how they are packed. privacy: the
+    fields of `Protection`, or None. evaluation_noise: of test histograms, in patients.
     """
 
     label: Annotated[str, OPENING]
@@ -44,7 +78,7 @@ class Introduce:
     target: Annotated[Target, OPENING] | Absent = ABSENT
     ordered: Annotated[bool, OPENING] | Absent = ABSENT
     findings: Annotated[bool, OPENING] | Absent = ABSENT
-    start: Annotated[Settings, OPENING] | Absent = ABSENT
+    start: Annotated[Start, OPENING] | Absent = ABSENT
     rounds: Annotated[int, OPENING] | Absent = ABSENT
     averaged: Annotated[bool, OPENING] | Absent = ABSENT
     figures: Annotated[bool, OPENING] | Absent = ABSENT

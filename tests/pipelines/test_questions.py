@@ -456,6 +456,37 @@ def test_a_reason_in_the_log_is_one_line_whoever_is_quoted_in_it(tmp_path):
     assert len(lines) == 2 and all(len(line) < 1200 for line in lines)
 
 
+DIGEST = "0" * 64
+OF_FILE = {"weights": {"public": True, "head": "kept"}, "sha256": DIGEST}
+OF_PICTURES = {"public": {"prior": "prostate_adc", "pictures": 24}, "sha256": DIGEST}
+STARTS = {
+    "weights of a file": (OF_FILE, None),
+    "public pictures": (OF_PICTURES, None),
+    "no group": ("public", "malformed_opening"),
+    "neither": ({"sha256": DIGEST}, "malformed_opening"),
+    "a file without a digest": ({"weights": OF_FILE["weights"]}, "malformed_opening"),
+    "a digest that is none": ({**OF_PICTURES, "sha256": "../x"}, "malformed_opening"),
+    "fewer pictures than none": ({**OF_PICTURES, "public": {"pictures": -1}}, "malformed_opening"),
+    "another kind of head": ({**OF_FILE, "weights": {"public": True, "head": "lost"}}, "malformed_opening"),
+    "both": ({**OF_FILE, **OF_PICTURES}, "unknown_setting"),
+    "a fact of tomorrow": ({**OF_PICTURES, "noise": 1.0}, "unknown_setting"),
+    "a fact of tomorrow, inside": ({**OF_PICTURES, "public": {"pictures": 3, "by": "x"}}, "unknown_setting"),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_what_is_not_known_of_the_weights_of_a_start_is_refused(name):
+    """As every fact of an opening: the hospital writes it beside its model, and must know what it says."""
+    start_facts, code_of_refusal = STARTS[name]
+    facts = {**OPENING, "cohort": "x", "start": start_facts}
+    if code_of_refusal is None:
+        assert parse_question("introduce", Message({}, facts)).start == start_facts
+        return
+    with pytest.raises(Refused) as caught:
+        parse_question("introduce", Message({}, facts))
+    assert caught.value.code == code_of_refusal
+
+
 @pytest.mark.parametrize("method", methods.ALL, ids=lambda method: f"{method.name}")
 def test_a_method_that_cannot_be_private_is_refused_before_it_is_tried(method):
     """Whatever a coordinator sends: else it would fail at patients, and count as if one of them had decided it."""

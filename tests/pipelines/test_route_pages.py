@@ -349,3 +349,5 @@ def test_where_no_state_serves_the_page_shows_no_end():
     assert not one.chosen and one.found == pytest.approx((0.1, 0.1))
     drawn = adaptation_curves("x", one.losses, shares, None, ["gland"], [0.2])
     assert "no state is used" in drawn.caption and "and no state is used" in drawn.html
+    assert "loss, epoch 1: 0.1" in drawn.html and "data-points" in drawn.html
+    assert "data-method" not in drawn.html, "a loss and a class are no methods that a reader could leave out"
