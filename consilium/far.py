@@ -89,7 +89,7 @@ def run_far(config: Config, yaml: Path | None, flare: Flare, *, quiet: bool) -> 
         raise
     except Exception as error:
         raise build_run_failed(error, []) from error
-    answer = _parse_answer(ended.said)
+    answer = _parse_answer(ended.output)
     if ended.code != Exit.OK or "artifacts" not in answer:
         text = str(answer.get("error") or "the run over FLARE gave no results; what it told is in its folder remote")
         raise RunFailed(text, Exit(ended.code or Exit.FAILED))

@@ -40,7 +40,7 @@ class AdaptedLine:
         return len(self.losses) > 1 and self.epoch is not None
 
     @property
-    def found(self) -> tuple[float, float]:
+    def foreground_shares(self) -> tuple[float, float]:
         """The predicted share of all classes but 0, before and in the chosen state; NaN without predictions."""
         fronts = [1 - class_shares[0] for class_shares in self.shares] or [math.nan]
         return fronts[0], fronts[self.epoch or 0]

@@ -48,10 +48,10 @@ class InversionRow:
 
 @dataclass(frozen=True)
 class AttackOutcome:
-    """word: for a table. said: a sentence with the figures."""
+    """word: for a table. sentence: a sentence with the figures."""
 
     word: Literal["succeeds", "not shown to succeed", "says nothing"]
-    said: str
+    sentence: str
 
 
 KEEP = "Keep such a model where it was trained, and do not publish it."

@@ -128,12 +128,12 @@ def part_measures(names: Sequence[str], *, ordered: bool) -> tuple[Measure, ...]
     """AUC, sensitivity and specificity of each class against the rest, or of each cut between ordered ones: all of a
     kind, then the next kind.
     """
-    rests = compute_cut_support if ordered else compute_class_support
+    find_support = compute_cut_support if ordered else compute_class_support
     return tuple(
         Measure(
             class_measure_name(kind, name),
             partial(_part_score, kind=kind, place=place, ordered=ordered),
-            rests=partial(rests, place=place),
+            rests=partial(find_support, place=place),
         )
         for kind in KINDS
         for place, name in enumerate(names)

@@ -199,7 +199,7 @@ def draw_roc_by_finding(
     """ROC curves of one site's models, a panel per finding and a line per method. findings: by method. names: of the
     findings. order, part: as above.
     """
-    shown = {name: {m: one.each[k].scores[0, 0] for m, one in findings.items()} for k, name in enumerate(names)}
+    shown = {name: {m: scored.each[k].scores[0, 0] for m, scored in findings.items()} for k, name in enumerate(names)}
     picture = draw_roc_curves(shown, order=order, part=part)
     caption = "Each finding, on the hospital's own test patients of whom it is known, from histograms of probability."
     return Picture(picture.title, caption, picture.html.replace("ROC curves by hospital", "ROC curves by finding"))

@@ -241,11 +241,11 @@ def to_tensors(counts: Counts) -> dict[str, Tensor]:
     """
     if counts.noise:
         raise ValueError(f"counts with noise {counts.noise} are not packed; send the noised histogram instead")
-    held = counts.packed.values[0] > 0
+    is_filled = counts.packed.values[0] > 0
     return to_int32(
         {
-            "scores": counts.packed.values[:, held],
-            "columns": counts.packed.columns[held],
+            "scores": counts.packed.values[:, is_filled],
+            "columns": counts.packed.columns[is_filled],
             "shape": np.array(counts.shape),
             "confusion": counts.confusion,
             "patients": np.array([counts.patients]),
@@ -356,8 +356,8 @@ def find_type_problems(tensors: Mapping[str, Tensor], kinds: Mapping[str, torch.
     wrong = [
         f"{name} is {tensor.dtype}, needed is {kinds[name]}" for name, tensor in each if tensor.dtype != kinds[name]
     ]
-    whole = [(name, tensor) for name, tensor in each if kinds[name] == torch.int32 and tensor.numel()]
-    return wrong + [f"{name} holds negative numbers" for name, tensor in whole if int(tensor.min()) < 0]
+    integers = [(name, tensor) for name, tensor in each if kinds[name] == torch.int32 and tensor.numel()]
+    return wrong + [f"{name} holds negative numbers" for name, tensor in integers if int(tensor.min()) < 0]
 
 
 def find_size_problems(tensors: Mapping[str, Tensor], sizes: Mapping[str, tuple[int, ...]]) -> list[str]:

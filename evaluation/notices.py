@@ -182,7 +182,7 @@ def _inversion_notices(rows: Sequence[InversionRow]) -> Iterator[Notice]:
         best = max(works, key=lambda row: row.better / row.images)
         text = (
             f"{len(works)} of {sum(bool(r.images) for r in rows)} attacks can reconstruct training images in part. "
-            f"{best.method} at {best.site}, from its {best.attack}: {inversion_outcome(best).said} {KEEP}"
+            f"{best.method} at {best.site}, from its {best.attack}: {inversion_outcome(best).sentence} {KEEP}"
         )
         yield Notice("Attack succeeds", text, "privacy")
 

@@ -239,7 +239,7 @@ def _build_membership_blocks(attacks: Sequence[MembershipRow]) -> list[Block]:
     if best is None:
         return [*blocks, Paragraph(NO_SUCCESS)]
     name = Span(f"{best.method} at {best.site}.", "b")
-    return [*blocks, Paragraph((name, f" {membership_outcome(best).said} {REMEDY}"))]
+    return [*blocks, Paragraph((name, f" {membership_outcome(best).sentence} {REMEDY}"))]
 
 
 def _describe_auc(row: MembershipRow) -> Text:

@@ -389,6 +389,6 @@ def _describe_withdrawn(page: RunPage, site: SiteCounts) -> Text:
     text: Text = (Span(site.site, "b"), f": {describe_withdrawal(site.withdrawn, page.words)}.")
     if not site.withdrawn.knew:
         return text
-    whom = "its patient" if site.withdrawn.studies == 1 else "these patients"
+    patients = "its patient" if site.withdrawn.studies == 1 else "these patients"
     runs = join_texts(Span(known.run, "code") for known in site.withdrawn.knew)
-    return (text, f" Earlier models or scores used {whom}: ", runs, ".")
+    return (text, f" Earlier models or scores used {patients}: ", runs, ".")

@@ -295,7 +295,7 @@ def _describe_loss(line: AdaptedLine) -> str:
 
 def _describe_share(line: AdaptedLine) -> str:
     """The share that is predicted, as `_describe_loss`."""
-    before, after = map(format_number, line.found)
+    before, after = map(format_number, line.foreground_shares)
     return f"{before} → {after}" if line.chosen else after if line.losses else DASH
 
 

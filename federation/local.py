@@ -46,5 +46,5 @@ class Local:
         return state
 
     def model(self: object, site: Site, received: Message, memory: Memory) -> Params:
-        own = section(memory.tensors, "model")
-        return own or site.task.complete(section(received.tensors, "model"), site.device)
+        parameters = section(memory.tensors, "model")
+        return parameters or site.task.complete(section(received.tensors, "model"), site.device)

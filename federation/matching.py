@@ -120,27 +120,27 @@ def measure_channels(module: nn.Module, x: Tensor, weights: Tensor, norms: Mappi
 
 
 def match_channels(
-    module: nn.Module, wanted: ChannelMoments, x: Tensor, patient: Tensor, norms: Mapping[str, int]
+    module: nn.Module, target: ChannelMoments, x: Tensor, patient: Tensor, norms: Mapping[str, int]
 ) -> nn.Module:
-    """A copy of the network, in evaluation mode, whose channels have the wanted moments on these images; one that is
+    """A copy of the network, in evaluation mode, whose channels have the target moments on these images; one that is
     not changed where the noise in them exceeds `LARGEST_NOISE`.
 
     Args:
-        module: on the device of the images. wanted: of its training images, for these norms. x, patient: images
+        module: on the device of the images. target: of its training images, for these norms. x, patient: images
             (n, ...) and whose they are (n,); no labels.
 
     Raises:
         ValueError: the network has no norm that can be matched, there are no images, or the moments are of another
             network or not finite.
     """
-    _check_fit(wanted, x, norms)
+    _check_fit(target, x, norms)
     matched, weights, begin = copy.deepcopy(module).eval(), weigh_rows(patient), 0
-    if wanted.deviation > LARGEST_NOISE:
+    if target.deviation > LARGEST_NOISE:
         return matched
     for path, channels in norms.items():
-        mean, square = (part[begin : begin + channels] for part in wanted[:2])
+        mean, square = (part[begin : begin + channels] for part in target[:2])
         seen = _measure_norm(matched, path, x, weights)
-        least = LEAST_SHARE * (seen[1] - seen[0].square()) if wanted.deviation else 0.0
+        least = LEAST_SHARE * (seen[1] - seen[0].square()) if target.deviation else 0.0
         _adjust_norm(matched.get_submodule(path), seen, (mean, torch.maximum(square, mean.square() + least)))
         begin += channels
     return matched
@@ -201,18 +201,18 @@ def _contrasts(channels: int) -> Tensor:
     return contrasts
 
 
-def _check_fit(wanted: ChannelMoments, x: Tensor, norms: Mapping[str, int]) -> None:
+def _check_fit(target: ChannelMoments, x: Tensor, norms: Mapping[str, int]) -> None:
     """Raises: ValueError: see `match_channels`."""
     if not norms or not len(x):
         raise ValueError(
             "matching needs norms with a scale and a shift for each channel, and images; found "
             f"{len(norms)} such norms and {len(x)} images: give the network a norm, as norm: group"
         )
-    channels, sizes = sum(norms.values()), [len(part) for part in wanted[:2]]
-    if sizes != [channels, channels] or not all(bool(part.isfinite().all()) for part in wanted[:2]):
+    channels, sizes = sum(norms.values()), [len(part) for part in target[:2]]
+    if sizes != [channels, channels] or not all(bool(part.isfinite().all()) for part in target[:2]):
         raise ValueError(f"moments must be finite, of {channels} channels, found {sizes}: they are of another network")
-    if not (wanted.deviation >= 0 and math.isfinite(wanted.deviation)):
-        raise ValueError(f"the deviation of noise must be a finite number >= 0, found {wanted.deviation}")
+    if not (target.deviation >= 0 and math.isfinite(target.deviation)):
+        raise ValueError(f"the deviation of noise must be a finite number >= 0, found {target.deviation}")
 
 
 def _measure_norm(module: nn.Module, path: str, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -245,15 +245,15 @@ def _measure_norm(module: nn.Module, path: str, x: Tensor, weights: Tensor) -> t
     return weights @ means, weights @ squares
 
 
-def _adjust_norm(norm: nn.Module, seen: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
-    """Change a norm's scale and shift, in place, so that moments `seen` become `wanted`."""
-    variances = [(square - mean.square()).clamp(min=0.0) for mean, square in (seen, wanted)]
+def _adjust_norm(norm: nn.Module, seen: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor]) -> None:
+    """Change a norm's scale and shift, in place, so that moments `seen` become `target`."""
+    variances = [(square - mean.square()).clamp(min=0.0) for mean, square in (seen, target)]
     ratio = (variances[1] / variances[0].clamp(min=LEAST)).sqrt().clamp(1 / LARGEST, LARGEST)
     ratio = torch.where(variances[0] < LEAST, 1.0, ratio)
     weight, bias = _parameter(norm, "weight"), _parameter(norm, "bias")
     with torch.no_grad():
         scale = weight.double().cpu()
-        bias += (scale * (wanted[0] - ratio * seen[0])).to(bias)
+        bias += (scale * (target[0] - ratio * seen[0])).to(bias)
         weight.copy_(scale * ratio)
 
 

@@ -125,8 +125,8 @@ class Krum:
         square = _square_distances([replies[site] for site in sites])
         nearest = square.sort(dim=1).values[:, 1 : len(sites) - self.attackers - 1]  # the first is the reply itself
         order = nearest.sum(dim=1).sort(stable=True).indices.tolist()
-        kept = {sites[place]: replies[sites[place]] for place in order[: self.kept]}
-        return _replace_tensors(replies, lambda stack: stack.mean(dim=0), kept)
+        selected = {sites[place]: replies[sites[place]] for place in order[: self.kept]}
+        return _replace_tensors(replies, lambda stack: stack.mean(dim=0), selected)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,11 +207,11 @@ class _Center(Protocol):
         ...
 
 
-def _replace_tensors(replies: Replies, center: _Center, kept: Replies | None = None) -> Replies:
+def _replace_tensors(replies: Replies, center: _Center, selected: Replies | None = None) -> Replies:
     """All replies with the same tensors, each the center of those that arrived, or of those to keep; facts stay."""
     tensors = dict[str, Tensor]()
     for name, like in next(iter(replies.values())).tensors.items():
-        stack = torch.stack([reply.tensors[name] for reply in (kept or replies).values()]).double()
+        stack = torch.stack([reply.tensors[name] for reply in (selected or replies).values()]).double()
         value = center(stack)
         tensors[name] = (value if like.is_floating_point() else value.round()).to(like.dtype)
     return {site: Message({n: v.clone() for n, v in tensors.items()}, r.facts) for site, r in replies.items()}

@@ -79,7 +79,7 @@ def measure_updates(replies: Replies, sent: Replies, counts: Counts) -> dict[str
     for name in differences:
         for updates in _stack_updates(name, replies, sent):
             away += updates.square().sum(dim=1)
-    apart = _relate_to_median(away.clamp(max=HUGE).sqrt().tolist(), [1.0] * len(replies))
+    distances = _relate_to_median(away.clamp(max=HUGE).sqrt().tolist(), [1.0] * len(replies))
     square = {part: torch.zeros(len(replies), dtype=torch.float64) for part in (False, True)}
     dot, center_square = torch.zeros(len(replies), dtype=torch.float64), 0.0
     pieces = ((name, updates) for name in names for updates in _stack_updates(name, replies, sent))
@@ -102,7 +102,7 @@ def measure_updates(replies: Replies, sent: Replies, counts: Counts) -> dict[str
             statistics=statistics[k],
             cosine=cosine[k],
             n=_find_false_count(reply, site, counts),
-            differences=apart[k] if differences else None,
+            differences=distances[k] if differences else None,
         )
         for k, (site, reply) in enumerate(replies.items())
     }

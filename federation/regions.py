@@ -76,11 +76,13 @@ class Regions:
         with listen_for_answers(lambda region: None):  # whoever listens hears of hospitals
             answers = self._engine.ask(call, questions)
         for region in questions:
-            asked = [site for site in self._members[region] if site in messages]
+            region_sites = [site for site in self._members[region] if site in messages]
             if (reply := answers.replies.get(region)) is None:
-                missing |= dict.fromkeys(asked, answers.missing.get(region, "failed"))
+                missing |= dict.fromkeys(region_sites, answers.missing.get(region, "failed"))
                 continue
-            answered, lost = _unpack_answers(reply, asked, LARGEST // len(questions) if self._masks == "region" else 0)
+            answered, lost = _unpack_answers(
+                reply, region_sites, LARGEST // len(questions) if self._masks == "region" else 0
+            )
             replies |= answered
             missing |= lost
         for site in messages:
@@ -124,10 +126,10 @@ def _pack_answers(answers: Answers) -> Message:
     """The answers of hospitals as one message, in which words are added up. Who sends more words than most, or fewer,
     is malformed.
     """
-    words, others, missing = dict[str, torch.Tensor](), dict[str, torch.Tensor](), dict[str, Json](answers.missing)
+    words, tensors, missing = dict[str, torch.Tensor](), dict[str, torch.Tensor](), dict[str, Json](answers.missing)
     for site, reply in answers.replies.items():
         if set(reply.tensors) != {MASKED}:
-            others |= {f"{site}/{name}": value for name, value in reply.tensors.items()}
+            tensors |= {f"{site}/{name}": value for name, value in reply.tensors.items()}
         elif reply.tensors[MASKED].dtype == torch.int64 and reply.tensors[MASKED].dim() == 1:
             words[site] = reply.tensors[MASKED]
         else:
@@ -138,7 +140,7 @@ def _pack_answers(answers: Answers) -> Message:
         del words[site]
     total = {MASKED: add_words([*words.values()])} if words else {}
     facts: dict[str, Json] = {site: dict(r.facts) for site, r in answers.replies.items() if site not in missing}
-    return Message({**total, **others}, {REPLIES: facts, MISSING: missing, SUMMED: [*sorted(words)]})
+    return Message({**total, **tensors}, {REPLIES: facts, MISSING: missing, SUMMED: [*sorted(words)]})
 
 
 def _unpack_answers(message: Message, sites: Sequence[str], largest: int) -> tuple[dict[str, Message], dict[str, str]]:

@@ -204,11 +204,11 @@ class Remote:
         `keep`.
         """
         until = None if deadline_s is None else time.monotonic() + deadline_s
-        begun = {site: self._begun.pop(_key_of(call, site), None) for site in messages}
+        running = {site: self._begun.pop(_key_of(call, site), None) for site in messages}
         with ThreadPoolExecutor(max(1, len(messages)), "ask") as pool:
             site_by_future = {
                 pool.submit(self._await_begun, work, at, call.at(at), messages[at], until)
-                if (work := begun[at]) is not None
+                if (work := running[at]) is not None
                 else pool.submit(self._ask_hospital, at, call.at(at), messages[at], until): at
                 for at in sorted(messages)
             }

@@ -140,14 +140,14 @@ class PGFed:
             after=lambda now: self._step_alpha(alpha, trainable_parameters(now), received) if alpha else None,
             optimizer=section(memory.tensors, "optimizer"),
         )
-        whole = site.access.gradient(module.eval(), site.task.objective, site.draw(full=True))
+        full = site.access.gradient(module.eval(), site.task.objective, site.draw(full=True))
         read_alpha = {name: float(value) for name, value in alpha.items()}
         sent, facts = reply(module, site), dict[str, Json]()
         if self.eta_2:
-            facts = {"alpha": dict(read_alpha), "risk": whole.loss}
+            facts = {"alpha": dict(read_alpha), "risk": full.loss}
         notes: dict[str, Json] = {f"alpha/{name}": value for name, value in read_alpha.items()}
         personal = {**prefixed("model", read_parameters(module)), **prefixed("optimizer", descent.optimizer)}
-        sent = Message({**sent.tensors, **prefixed("gradient", whole.gradient)}, {**sent.facts, **facts})
+        sent = Message({**sent.tensors, **prefixed("gradient", full.gradient)}, {**sent.facts, **facts})
         momentum = prefixed("aid", aid or before) if self.momentum else {}
         return sent, Message({**personal, **momentum}, {"notes": notes})
 

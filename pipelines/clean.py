@@ -130,12 +130,12 @@ def clean_run(run: Path, rule: Rule, now: float, *, really: bool) -> Outcome:
         with RunLock(run) if really else nullcontext():
             decided = decide_removals(list_run_items(run), rule, now)
             for decision in decided if really else ():
-                if not decision.kept:
+                if not decision.reason:
                     remove_item(decision.item)
     except LockedError as error:
         return Outcome(run.name, (), str(error), Exit.LOCKED)
     except OSError as error:
-        gone = tuple(each for each in decided if each.kept or not any(map(os.path.lexists, each.item.parts)))
+        gone = tuple(each for each in decided if each.reason or not any(map(os.path.lexists, each.item.parts)))
         return Outcome(run.name, gone, f"{error}; correct it and clean again", Exit.DISK)
     return Outcome(run.name, tuple(decided))
 
@@ -249,11 +249,11 @@ def _print_outcomes(outcomes: Sequence[Outcome], console: Console, *, really: bo
     """Print what was (or would be) removed, what was kept and why, and every error."""
     now = time.time()
     every = [decision for outcome in outcomes for decision in outcome.verdicts]
-    going = [decision.item for decision in every if not decision.kept]
+    going = [decision.item for decision in every if not decision.reason]
     if as_json:
         code = max((int(outcome.exit) for outcome in outcomes), default=0)
         gone: list[Json] = [_as_json(item, now) for item in going]
-        kept_rows: list[Json] = [{**_as_json(v.item, now), "why": v.kept} for v in every if v.kept]
+        kept_rows: list[Json] = [{**_as_json(v.item, now), "why": v.reason} for v in every if v.reason]
         trouble: list[Json] = [{"run": o.run, "trouble": o.trouble} for o in outcomes if o.trouble]
         answer = {"exit": code, "really": really, "removed": gone, "kept": kept_rows, "trouble": trouble}
         print(json.dumps(answer, indent=1))  # noqa: T201 - the machine's answer
@@ -262,8 +262,8 @@ def _print_outcomes(outcomes: Sequence[Outcome], console: Console, *, really: bo
     for item in going:
         said_size = f"{item.bytes / 1e6:10,.1f} MB {_days(now - item.newest):>6}"
         print_line(f"{'removed' if really else 'would go'} {item.run:<16} {item.kind:<13} {said_size}  {item.label}")
-    for why in dict.fromkeys(decision.kept for decision in every if decision.kept):
-        items = [decision.item for decision in every if decision.kept == why]
+    for why in dict.fromkeys(decision.reason for decision in every if decision.reason):
+        items = [decision.item for decision in every if decision.reason == why]
         kinds_of_runs = sorted({f"{item.kind} of {item.run}" for item in items})
         print_line(f"kept: {len(items)} items ({', '.join(kinds_of_runs)}): {why}")
     for outcome in outcomes:

@@ -61,7 +61,7 @@ def ask_far(document: Document, options: argparse.Namespace, console: Console) -
     ended = execute_remotely(document, options, console)
     if ended.code:
         raise FarFailed(ended.code)
-    return ended.said
+    return ended.output
 
 
 def parse_memory(text: str) -> float:

@@ -121,9 +121,9 @@ class Comparison:
         return ".png" if self.images["kind"] == "pictures" else ".nii.gz"
 
 
-def phantom_sites(folder: Path, seed: int) -> dict[str, dict[str, Any]]:
+def phantom_sites(folder: Path, seed: int, patients: int = 24) -> dict[str, dict[str, Any]]:
     """Hospitals with scanners D, E and L; each draw has patients of its own."""
-    phantom = {"kind": "phantom", "patients": 24, "slices": 8, "format": "nifti"}
+    phantom = {"kind": "phantom", "patients": patients, "slices": 8, "format": "nifti"}
     return {
         site: {"source": {**phantom, "scanner": scanner, "seed": 700 + 10 * seed + number}}
         for number, (site, scanner) in enumerate(SCANNERS.items())

@@ -42,7 +42,7 @@ def neither_the_wire_nor_the_order_of_sites_changes_anything(case: Case) -> None
     near, (far, _) = run_undisturbed(case), run_watched(case)
     hold_equal(near.outcome.state.tensors, far.outcome.state.tensors, "the state after a run over a wire")
     hold(near.outcome.losses == far.outcome.losses, "losses differ over a wire")
-    hold_same(newest_models(near.crew), newest_models(far.crew), "models after a run over a wire")
+    hold_same(newest_models(near.hospitals), newest_models(far.hospitals), "models after a run over a wire")
 
 
 def a_resumed_run_is_the_uninterrupted_one(case: Case, stop_at: int = 3) -> None:
@@ -56,14 +56,14 @@ def a_resumed_run_is_the_uninterrupted_one(case: Case, stop_at: int = 3) -> None
         "losses of a resumed run differ",
     )
     hold(uninterrupted.outcome.received == outcome.received, "a resumed run does not remember what was sent")
-    hold_same(newest_models(uninterrupted.crew), newest_models(parts), "models after a resumed run")
+    hold_same(newest_models(uninterrupted.hospitals), newest_models(parts), "models after a resumed run")
 
 
 def a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(case: Case) -> None:
     """The coordinator dies after the sites committed and before it saved: the sites answer from their disks."""
     uninterrupted = run_undisturbed(case)
     rounds = method_schedule(case.algorithm, SCHEDULE).rounds
-    folder, hospitals_then = uninterrupted.stopped(rounds - 1)[0], copy_hospitals(uninterrupted.crew)
+    folder, hospitals_then = uninterrupted.stopped(rounds - 1)[0], copy_hospitals(uninterrupted.hospitals)
     again = train_case(case, hospitals_then, folder=folder)
     hold_equal(uninterrupted.outcome.state.tensors, again.state.tensors, "the state after a round was asked again")
     trained = {name: h.trained for name, h in hospitals_then.items()}
@@ -71,7 +71,9 @@ def a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(case: 
         trained == dict.fromkeys(hospitals_then, rounds),
         f"rounds trained are {trained}, and each must train {rounds} times",
     )
-    hold_same(newest_models(hospitals_then), newest_models(uninterrupted.crew), "models after a round was asked again")
+    hold_same(
+        newest_models(hospitals_then), newest_models(uninterrupted.hospitals), "models after a round was asked again"
+    )
 
 
 def a_lost_reply_leaves_site_and_coordinator_in_step(case: Case) -> None:
@@ -90,7 +92,7 @@ def a_lost_reply_leaves_site_and_coordinator_in_step(case: Case) -> None:
     away = InProcess({name: Away(h) for name, h in absent.items()})
     two = train_case(case, absent, engine=away, schedule=PARTLY)
     hold_equal(run.outcome.state.tensors, two.state.tensors, "the state after lost replies")
-    hold_same(newest_models(run.crew), newest_models(absent), "models after lost replies")
+    hold_same(newest_models(run.hospitals), newest_models(absent), "models after lost replies")
     rounds = method_schedule(case.algorithm, PARTLY).rounds
     hold([m[:2] for m in run.outcome.missing] == sorted(each for each in LOST if each[0] <= rounds), "losses untold")
 
@@ -101,11 +103,11 @@ def it_goes_on_when_only_some_sites_are_asked(case: Case) -> None:
     rounds = method_schedule(case.algorithm, PARTLY).rounds
     hold(run.outcome.round == rounds + 1, f"it ended after round {run.outcome.round - 1} of {rounds}")
     expected = {"a": 2, "b": 5, "c": 5} if rounds == PARTLY.rounds else {"a": 1, "b": 1, "c": 1}
-    trained = {name: h.trained for name, h in run.crew.items()}
+    trained = {name: h.trained for name, h in run.hospitals.items()}
     hold(trained == expected, f"rounds trained are {trained}, asked were {expected}")
     wild = {
         s
-        for s, tensors in newest_models(run.crew).items()
+        for s, tensors in newest_models(run.hospitals).items()
         for t in tensors.values()
         if not bool(torch.isfinite(t).all())
     }
@@ -135,7 +137,7 @@ def states_are_messages_and_models_fit_the_network(case: Case) -> None:
     run = run_undisturbed(case)
     state = run.outcome.state
     hold(from_bytes(to_bytes(state)).facts == state.facts, "facts of the state change when they are serialized")
-    for name, params in newest_models(run.crew).items():
+    for name, params in newest_models(run.hospitals).items():
         case.algorithm.network(task).load_state_dict(params)
         hold(all(bool(torch.isfinite(t).all()) for t in params.values()), f"the model of site {name} is not finite")
     last = str(method_schedule(case.algorithm, SCHEDULE).rounds)
@@ -146,7 +148,7 @@ def states_are_messages_and_models_fit_the_network(case: Case) -> None:
 def every_checkpoint_is_there_although_replies_were_lost(case: Case) -> None:
     """What a checkpoint names is on the disk, and `local` is the lowest remembered loss."""
     run = run_lossy(case)
-    kept_as_promised(run.outcome, run.crew, method_schedule(case.algorithm, PARTLY).rounds)
+    kept_as_promised(run.outcome, run.hospitals, method_schedule(case.algorithm, PARTLY).rounds)
 
 
 def kept_as_promised(outcome: Outcome, hospital_by_name: Mapping[str, testbed.Hospital], rounds: int) -> None:
@@ -195,7 +197,7 @@ def changes_what_is_learnt_or_is_refused(case: Case, work: Work) -> None:
     hospitals = make_hospitals(changed)
     outcome = train_case(changed, hospitals)
     refusals = find_work_problems(case.algorithm, case.ground.task, work) or without_loss(case.algorithm)
-    before, after = newest_models(plain.crew), newest_models(hospitals)
+    before, after = newest_models(plain.hospitals), newest_models(hospitals)
     for site in after:
         same = testbed.are_equal(before[site], after[site])
         hold(not same or bool(refusals), f"site {site} learns the same, and the method does not refuse the work")

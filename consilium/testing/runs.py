@@ -98,7 +98,7 @@ class Run:
     """A finished run. stops: after each round, the coordinator's disk, and the hospitals with what was on theirs."""
 
     outcome: Outcome
-    crew: Mapping[str, testbed.Hospital]
+    hospitals: Mapping[str, testbed.Hospital]
     stops: tuple[tuple[Mapping[str, bytes], Mapping[str, testbed.Hospital]], ...]
 
     def stopped(self, after: int) -> tuple[testbed.MemoryFolder, dict[str, testbed.Hospital]]:
@@ -138,7 +138,7 @@ def run_lossy(case: Case) -> Run:
 class Watched:
     """A wire that records the requests, the bytes sent to each site, and what is odd in the replies."""
 
-    crew: Mapping[str, testbed.Hospital]
+    hospitals: Mapping[str, testbed.Hospital]
     forms: Forms
     upload: bool = False
     heard: dict[str, int] = field(default_factory=dict)
@@ -148,11 +148,11 @@ class Watched:
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of the sites, sorted."""
-        return tuple(sorted(self.crew))
+        return tuple(sorted(self.hospitals))
 
     def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
         """Ask all sites, and record what was sent and received."""
-        answers = testbed.SerializingEngine(self.crew).ask(call, messages, deadline_s=deadline_s)
+        answers = testbed.SerializingEngine(self.hospitals).ask(call, messages, deadline_s=deadline_s)
         self.requests.add(call.request)
         for site, message in messages.items():
             if call.request != "introduce":

@@ -51,9 +51,9 @@ class PartlyTrained:
             window=(low < high and math.isfinite(high - low), "two finite numbers, the lower first"),
         )
         if self.train != "adapters":
-            given = {"rank": self.rank != RANK, "alpha": self.alpha != ALPHA}
+            is_set = {"rank": self.rank != RANK, "alpha": self.alpha != ALPHA}
             text = f"belongs to adapters, and train is {self.train}; leave it out, or say train: adapters"
-            problems += [Problem((key,), text) for key, is_given in given.items() if is_given]
+            problems += [Problem((key,), text) for key, is_given in is_set.items() if is_given]
         if self.train == "head" and self.stages != len(STAGES):
             problems.append(Problem(("stages",), "no stage is trained with train: head; leave it out"))
         refuse(problems)
@@ -116,9 +116,9 @@ def build_partly_trained(settings: PartlyTrained, weights: bytes, classes: int) 
         ValueError: they are others.
     """
     network = adapt_stages(settings, weights)
-    whole = Lite0Classifier(Stem(network, settings.window), network.blocks, classes)
-    blocks = tuple(f"blocks.{k}" for k in range(len(whole.blocks)))
-    module = adapted(whole, stem=("stem",), blocks=blocks, head="head")
+    classifier = Lite0Classifier(Stem(network, settings.window), network.blocks, classes)
+    blocks = tuple(f"blocks.{k}" for k in range(len(classifier.blocks)))
+    module = adapted(classifier, stem=("stem",), blocks=blocks, head="head")
     module.is_ours = True
     return module
 

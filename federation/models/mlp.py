@@ -42,8 +42,10 @@ class Mlp:
         """A network for examples of any shape; they are flattened."""
         if self.logits == "one" and classes != 2:
             raise ValueError(f"model.logits: one needs two classes, found {classes}; say all")
-        one = self.logits == "one"
-        return MlpModule(prod(inputs), 1 if one else classes, self.hidden, self.dropout, versus_zero=one)
+        has_one_logit = self.logits == "one"
+        return MlpModule(
+            prod(inputs), 1 if has_one_logit else classes, self.hidden, self.dropout, versus_zero=has_one_logit
+        )
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
         """Cross-entropy, or Huber loss of a number, per example."""

@@ -129,9 +129,9 @@ def write_mask(
     else:
         candidate, name = masks.candidates[study], file_name(study, masks, ".dcm")
         grid, gland = read_study_grid(study, masks)
-        whole = to_source_grid(probabilities, position, grid, masks.images, gland)
-        mask = keep_largest(whole.values.astype(np.uint8), masks.largest)
-        grid_mask = Volume(mask, whole.affine)
+        on_grid = to_source_grid(probabilities, position, grid, masks.images, gland)
+        mask = keep_largest(on_grid.values.astype(np.uint8), masks.largest)
+        grid_mask = Volume(mask, on_grid.affine)
         unit_size = abs(float(np.linalg.det(grid_mask.affine[:3, :3]))) / CUBIC_MM
         if candidate.stack is not None:
             stack = candidate.stack

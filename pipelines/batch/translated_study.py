@@ -81,14 +81,14 @@ class Job:
 
 
 class TranslatedStudy(NamedTuple):
-    """A finished study. there: whether its result existed before; the figures are then NaN. mean, largest: change of
+    """A finished study. existed: whether its result existed before; the figures are then NaN. mean, largest: change of
     the foreground's values, in the unit of the translator's images. limited: share that was clipped to the scale's
     range. order: rank correlation of the foreground's values before and after. gland_order: the same in the gland (NaN
     without a mask).
     """
 
     waiting: Waiting
-    there: bool
+    existed: bool
     mean: float = NOTHING
     largest: float = NOTHING
     limited: float = NOTHING
@@ -104,7 +104,7 @@ def translate_study(waiting: Waiting, job: Job) -> TranslatedStudy | Rejected:
     """
     place = job.out / waiting.place
     if place.exists():
-        return TranslatedStudy(waiting, there=True)
+        return TranslatedStudy(waiting, existed=True)
     try:
         study, values, step, least = _load_values(waiting.candidate, job)
         image, background = Volume(values, study.image.affine), np.asarray(study.image.values) == 0
@@ -164,7 +164,7 @@ def _measure_translation(
     inside = None if gland is None else foreground & (mask_on_grid(gland, grid_of(image)) > 0)
     return TranslatedStudy(
         waiting,
-        there=False,
+        existed=False,
         mean=float(change.mean()) if change.size else 0.0,
         largest=float(change.max()) if change.size else 0.0,
         limited=applied_change.limited,

@@ -177,7 +177,7 @@ def _translate_studies(opened: Opened, options: argparse.Namespace, console: Con
         accounts = _account_files(opened, results)
         _write_tables(out, results, accounts)
     stop.check()
-    written_count = sum(not study.there for study in results.done)
+    written_count = sum(not study.existed for study in results.done)
     earlier_count, refused_count = len(results.done) - written_count, len(results.refused)
     facts: dict[str, Json] = {"translated": written_count, "there": earlier_count, "quarantined": refused_count}
     facts |= {"unselected": opened.unselected, "out": options.out}
@@ -213,7 +213,7 @@ def _write_tables(out: Path, results: Results[TranslatedStudy], accounts: Sequen
     for study in results.done:
         place, numbers = study.waiting.place, (study.mean, study.largest, study.limited, study.order, study.gland_order)
         cells = ("" if math.isnan(number) else f"{number:.6g}" for number in numbers)
-        if not (study.there and place in rows):
+        if not (study.existed and place in rows):
             rows[place] = (study.waiting.candidate.study, place, study.waiting.slices, *cells)
     # Write the quarantine first: a folder of translations without it would look complete.
     add_refusals(_table_path(out, "quarantine"), "study", list_refusals(results.refused, accounts))

@@ -64,8 +64,8 @@ def build_question(config: Config) -> Fingerprint:
     images, task = config.images, config.task
     if task.target is None or not isinstance(images, Volumes | Slices | Pictures):
         text = "a plan is for masks of volumes, slices or pictures"
-        found = f"found task: {{kind: {task.kind}}} and images: {{kind: {images.kind}}}"
-        raise ConfigError([Problem(("task",), f"{text}, {found}; say task: {{kind: segmentation, ...}}")])
+        kinds = f"found task: {{kind: {task.kind}}} and images: {{kind: {images.kind}}}"
+        raise ConfigError([Problem(("task",), f"{text}, {kinds}; say task: {{kind: segmentation, ...}}")])
     return Fingerprint(
         images=images.kind,
         values="standardized" if isinstance(images, Pictures) else images.values,

@@ -66,7 +66,7 @@ def permissions_from(reply: Surveyed) -> Permissions:
 
 
 class Need(NamedTuple):
-    """Requests that one stage makes, and of whom. said: a remark, where not every site is sure to be asked. optional:
+    """Requests that one stage makes, and of whom. remark: where not every site is sure to be asked. optional:
     the run goes on without an answer, or may never ask.
     """
 
@@ -74,7 +74,7 @@ class Need(NamedTuple):
     requests: tuple[str, ...]
     sites: tuple[str, ...]
     optional: bool = False
-    said: str = ""
+    remark: str = ""
 
 
 def list_needs(config: Config) -> list[Need]:
@@ -92,13 +92,13 @@ def list_needs(config: Config) -> list[Need]:
     needs += [Need("train", ("pool",), sites)] if _has_central(config) else []
     if federated and config.evaluate.rounds:
         remark = ", so nobody sees its scores by round; say requests: with figures in the policy, or leave out "
-        needs.append(Need("figures", ("figures",), sites, optional=True, said=f"{remark}evaluate: {{rounds: true}}"))
+        needs.append(Need("figures", ("figures",), sites, optional=True, remark=f"{remark}evaluate: {{rounds: true}}"))
     needs += [Need("evaluate", ("evaluate",), sites)] if trains else []
     matches = any(variant.calibration == "matched" for variant in config.evaluate.variants.values())
     exports = federated and (matches or (config.evaluate.public and len(sites) > 1))
     needs += [Need("evaluate", ("export",), sites)] if exports else []
     if trains and (config.audit.membership or config.audit.inversion is not None):
-        needs.append(Need("audit", ("audit",), sites, optional=True, said=", so its models are not attacked"))
+        needs.append(Need("audit", ("audit",), sites, optional=True, remark=", so its models are not attacked"))
     if config.route is not None:
         features = ("extract",) if _routes_features(config) else ()
         translating = ("translate",) if list_routed_spaces(config) else ()
@@ -107,10 +107,10 @@ def list_needs(config: Config) -> list[Need]:
     if config.track is not None:
         remark = f", so no figure of it goes to {' and '.join(config.track.places)}; say requests: with track in the "
         remark += "policy, or leave out track:"
-        needs.append(Need("track", ("track",), (*sites, *outside), optional=True, said=remark))
+        needs.append(Need("track", ("track",), (*sites, *outside), optional=True, remark=remark))
     if asks_comparisons(config):
         remark = ", so its scores help no hospital to decide"
-        needs.append(Need("report", ("compare",), sites, optional=True, said=remark))
+        needs.append(Need("report", ("compare",), sites, optional=True, remark=remark))
     return [*needs, Need("report", ("report",), (*sites, *(outside if config.route is not None else ())))]
 
 
@@ -124,7 +124,7 @@ def find_unanswered_requests(config: Config, by_site: Mapping[str, Permissions],
             silent = [request for request in need.requests if request not in permitted.requests]
             if site in need.sites and need.optional == optional and silent:
                 text = f"{site}: its policy does not answer {', '.join(silent)}"
-                sentences.append(f"{text}, which the stage {need.stage} asks{need.said}")
+                sentences.append(f"{text}, which the stage {need.stage} asks{need.remark}")
     return sentences
 
 
@@ -181,7 +181,7 @@ def _harmonization_needs(config: Config, sites: tuple[str, ...]) -> list[Need]:
         target, remark = ((plan.score.target or "",), "") if known else (sites, " if it becomes the target")
         for stage in ("synthesize", "sample"):
             requests = ("holds", stage) if stage == "synthesize" else (stage,)
-            needs.append(Need(stage, requests, target, optional=not known, said=remark))
+            needs.append(Need(stage, requests, target, optional=not known, remark=remark))
     return needs + ([Need("translate", ("translate",), sites)] if plan.translate else [])
 
 

@@ -120,9 +120,9 @@ def plan_each(config: Config, prints: Fingerprints, common: Common, effort: Effo
     if not isinstance(images, Volumes | Slices | Pictures):
         raise NoPlan(f"images: {images.kind} are not planned; volumes, slices and pictures are")
     for site in common.sites:
-        own = replace(merge_fingerprints({site: prints.replies[site]}), modality=common.modality)
+        fingerprint = replace(merge_fingerprints({site: prints.replies[site]}), modality=common.modality)
         try:
-            plans[site] = plan_settings(own, images, len(config.task.names), effort)
+            plans[site] = plan_settings(fingerprint, images, len(config.task.names), effort)
         except NoPlan as error:
             raise NoPlan(f"{site}: {error}") from error
     return plans

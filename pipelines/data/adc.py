@@ -51,13 +51,13 @@ def find_unit_factor(text: str) -> float | None:
 
 class Converted(NamedTuple):
     """values: float32, 1e-6 mm²/s. scale: the factor applied to the file's values. percentiles: the 1st, 50th and
-    99th of the nonzero values, 1e-6 mm²/s. said: how the unit is known.
+    99th of the nonzero values, 1e-6 mm²/s. evidence: how the unit is known.
     """
 
     values: Array
     scale: float
     percentiles: Percentiles
-    said: str
+    evidence: str
 
 
 def convert_to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> Converted:

@@ -42,8 +42,8 @@ from privacy.message import Json
 class Reading(NamedTuple):
     """The result of `read_cohort`. names: pseudonym -> identifier of each patient; it never leaves the hospital.
     partition: of a partitioned source, by pseudonym (`partition.written`); else None. accounts: the outcome of each
-    file; it names patients and never leaves the hospital either. told: evidence and percentiles of each used study, as
-    in `Study`; they stay in the hospital, too.
+    file; it names patients and never leaves the hospital either. evidence: of each used study, with
+    its percentiles, as in `Study`; it stays in the hospital, too.
     """
 
     cohort: Cohort
@@ -52,7 +52,7 @@ class Reading(NamedTuple):
     names: Mapping[str, str]
     partition: Mapping[str, Json] | None = None
     accounts: tuple[Account, ...] = ()
-    told: tuple[tuple[str, tuple[float, float, float] | None], ...] = ()
+    evidence: tuple[tuple[str, tuple[float, float, float] | None], ...] = ()
 
 
 def read_cohort(
@@ -144,7 +144,7 @@ def read_cohort(
         _map_pseudonyms(taken, names),
         None if part is None else partition_record(part, division, highest, names, classes=class_count),
         accounts,
-        tuple(study.told for study in taken),
+        tuple(study.evidence for study in taken),
     )
 
 

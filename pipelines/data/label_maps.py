@@ -69,15 +69,15 @@ def convert_to_classes(
     Raises:
         Unusable: `mask_value`: a value without a class, also one that is no whole number.
     """
-    there = np.unique(values)
-    if strange := sorted(set(there.tolist()) - set(codes)):
-        whole = [int(value) if value == value // 1 else value for value in strange[:5]]
+    present = np.unique(values)
+    if strange := sorted(set(present.tolist()) - set(codes)):
+        shown = [int(value) if value == value // 1 else value for value in strange[:5]]
         raise Unusable(
             "mask_value",
-            f"the mask {name} has the values {whole}, for which source.masks.values names no class. Say "
+            f"the mask {name} has the values {shown}, for which source.masks.values names no class. Say "
             f"what they are, under background if they are none{hint}.",
         )
     class_map = np.zeros(values.shape, np.uint8)
-    for value in there.tolist():
+    for value in present.tolist():
         class_map[values == value] = codes[value]
     return class_map

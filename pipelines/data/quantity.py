@@ -65,10 +65,10 @@ CONTRASTS = re.compile(
 
 
 class AdcDecision(NamedTuple):
-    """adc: True = an ADC map, False = something else, None = unknown. said: the evidence, for a person to read."""
+    """adc: True = an ADC map, False = something else, None = unknown. evidence: for a person to read."""
 
     adc: bool | None
-    said: str
+    evidence: str
 
 
 SILENT = AdcDecision(None, "")
@@ -89,7 +89,7 @@ def decide_from_headers(values: Mapping[str, object]) -> AdcDecision:
         )
     ]
     clear = (decision for decision in decisions if decision.adc is not None)
-    return next(clear, next((decision for decision in decisions if decision.said), SILENT))
+    return next(clear, next((decision for decision in decisions if decision.evidence), SILENT))
 
 
 def decide_from_text(text: str, source: str) -> AdcDecision:
@@ -117,7 +117,7 @@ def decide_for_series(decisions: Sequence[AdcDecision]) -> AdcDecision:
     other_decisions = [decision for decision in decisions if not decision.adc]
     if not other_decisions or len(other_decisions) == len(decisions):
         return next((decision for decision in other_decisions if decision.adc is False), decisions[0])
-    reason = next((decision.said for decision in other_decisions if decision.said), "nothing is said of them")
+    reason = next((decision.evidence for decision in other_decisions if decision.evidence), "nothing is said of them")
     return AdcDecision(False, f"{len(other_decisions)} of {len(decisions)} images are no ADC map: {reason}")
 
 
@@ -133,11 +133,14 @@ def check_adc(decision: AdcDecision, *, declared: bool, seen: str) -> None:
     if decision.adc is False:
         raise Unusable(
             "not_adc",
-            f"{decision.said}, so it is not an ADC map. Narrow `select` or `pattern` down to ADC maps; of diffusion-"
-            "weighted images with several b-values, `derive: adc` fits one; other images need `values: standardized`.",
+            f"{decision.evidence}, so it is not an ADC map. Narrow `select` or `pattern` down to ADC maps; of "
+            "diffusion-weighted images with several b-values, `derive: adc` fits one; other images need "
+            "`values: standardized`.",
         )
     if decision.adc is None and not declared:
-        why = f"{decision.said}: which it is, is open" if decision.said else "nothing says that it is an ADC map"
+        why = (
+            f"{decision.evidence}: which it is, is open" if decision.evidence else "nothing says that it is an ADC map"
+        )
         raise Unusable(
             "not_adc",
             f"{why} ({seen}). If it is one, say so by its unit, as in unit: 1e-6 mm2/s (--unit on the command line).",

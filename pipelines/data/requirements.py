@@ -70,13 +70,13 @@ class Needed(NamedTuple):
     folder: bool
 
     @property
-    def there(self) -> bool:
+    def exists(self) -> bool:
         """Whether it exists and has the right type."""
         return Path(self.path).is_dir() if self.folder else Path(self.path).is_file()
 
     @property
     def problem(self) -> Problem:
-        """Its problem; only if it is not `there`."""
+        """Its problem; only where it does not exist."""
         what = "folder" if self.folder else "file"
         state = f"is no {what}" if Path(self.path).exists() else "does not exist"
         return Problem(self.where, f"{self.path!r} {state}; give a {what} that is there")

@@ -255,7 +255,7 @@ def convert_study_to_adc(study: Study, source: Source) -> tuple[Study, float]:
     """
     values = np.asarray(study.image.values, np.float32)
     converted = convert_to_adc(values, declared=source.unit, header_unit=study.unit)
-    evidence = f"{study.evidence or 'the settings say ADC, by naming a unit'}; {converted.said}"
+    evidence = f"{study.evidence or 'the settings say ADC, by naming a unit'}; {converted.evidence}"
     image = Volume(converted.values, study.image.affine)
     return replace(study, image=image, evidence=evidence, percentiles=converted.percentiles), converted.scale
 

@@ -23,13 +23,13 @@ LARGE = 2**26
 
 @dataclass(frozen=True)
 class Taken:
-    """A study that was read, without its images. told: its evidence and its percentiles, as in `Study`."""
+    """A study that was read, without its images. evidence: with its percentiles, as in `Study`."""
 
     patient: str
     labels: Sequence[int]
     position: Sequence[float]
     scanner: str
-    told: tuple[str, tuple[float, float, float] | None] = ("", None)
+    evidence: tuple[str, tuple[float, float, float] | None] = ("", None)
 
 
 def take_studies(

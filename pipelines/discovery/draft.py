@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from jinja2 import Environment
+from jinja2 import Environment, StrictUndefined
 
 from pipelines.discovery.found import Discovery, Group, Site
 from pipelines.discovery.nnunet import is_ct
@@ -54,7 +54,7 @@ sites:
     # a number in the table instead: task: {kind: regression, what: volume, unit: mL, range: [0, 200]}, and no method,
     # network or balance that needs classes; --check names them
 {% endif %}
-{% for other in site.others %}
+{% for other in site.alternatives %}
     # could be taken instead:
     #   labels: {{ other | flow }}
 {% endfor %}
@@ -113,7 +113,13 @@ CHOSEN, AVERAGED = "   # the round with the lowest validation loss", "  # of all
 
 def draft_yaml(survey: Discovery, *, folder: str, file: str, name: str) -> str:
     """The YAML text. file: its name in the commands of its comments. name: of the run."""
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False, keep_trailing_newline=True)  # noqa: S701 - YAML, no page
+    environment = Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # noqa: S701 - YAML, no page
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
     environment.filters |= {"flow": format_flow_group, "scalar": format_scalar}
     smallest = min((site.patients for site in survey.sites), default=0)
     split = ("0.5", "0.15", "0.35") if smallest >= SMALL_SITE else ("0.5", "0", "0.5")

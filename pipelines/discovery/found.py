@@ -14,16 +14,16 @@ Group: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Site:
-    """One hospital. labels: the chosen labels. others: alternatives. missing: settings that the user must fill in,
+    """One hospital. labels: the chosen labels. alternatives: to these. missing: settings that the user must fill in,
     as sentences, because they cannot be derived from the files.
     """
 
     name: str
-    home: Path
+    root: Path
     source: Group
     labels: Group | None
     gland: Group | None
-    others: tuple[Group, ...] = ()
+    alternatives: tuple[Group, ...] = ()
     patients: int = 0
     studies: int = 0
     images: int = 0

@@ -73,15 +73,15 @@ def discover_nnunet(folder: Path) -> Discovery | None:
         frozenset((name, frozenset(members)) for name, members in dataset.regions.items()) for dataset in datasets
     }
     if not problems and (len({frozenset(dataset.classes) for dataset in datasets}) > 1 or len(regions) > 1):
-        found = "; ".join(f"{each.folder}: {', '.join([*each.regions] or each.classes)}" for each in datasets)
+        contents = "; ".join(f"{each.folder}: {', '.join([*each.regions] or each.classes)}" for each in datasets)
         problems.append(
-            f"hospitals of one run have classes of the same names in the same regions, found {found}; give one of "
-            "these folders"
+            f"hospitals of one run have classes of the same names in the same regions, found {contents}; give one "
+            "of these folders"
         )
     kinds = {(dataset.is_of_pictures, len(dataset.channels)) for dataset in datasets}
     if not problems and len(kinds) > 1:
-        found = "; ".join(f"{each.folder}: {len(each.channels)} channels, *{each.ending}" for each in datasets)
-        problems.append(f"hospitals of one run have images of one kind, found {found}; give one of these folders")
+        contents = "; ".join(f"{each.folder}: {len(each.channels)} channels, *{each.ending}" for each in datasets)
+        problems.append(f"hospitals of one run have images of one kind, found {contents}; give one of these folders")
     if problems:
         raise ValueError("; ".join(problems))
     secrets = secrets_of(case for dataset in datasets for case in dataset.cases)
@@ -162,20 +162,20 @@ def _read_dataset(folder: Path, problems: list[str]) -> Dataset | None:
         return None
     channels, classes = _list_channels(described), _read_labels(described.get("labels"))
     ending = str(described.get("file_ending", VOLUMES[0]))
-    own = [
+    texts = [
         f"{path}: {text}"
         for text in (*_channel_problems(channels, has_colours=ending in PICTURES), *_label_problems(classes))
     ]
     if ending not in (endings := (*VOLUMES, *PICTURES)):
-        own.append(f"{path}: file_ending is {ending!r}, and {', '.join(endings)} are read; convert the images")
-        problems += own
+        texts.append(f"{path}: file_ending is {ending!r}, and {', '.join(endings)} are read; convert the images")
+        problems += texts
         return None
     images, labels = (_list_stems(folder / each, ending) for each in (IMAGES, LABELS))
     cases = [CHANNEL.sub("", stem) for stem in images if stem.endswith(FIRST_CHANNEL)]
     labelled = tuple(sorted(set(cases) & set(labels)))
-    own += [f"{folder}: {text}" for text in _file_problems(images, labelled, ending)]
-    problems += own
-    if own:
+    texts += [f"{folder}: {text}" for text in _file_problems(images, labelled, ending)]
+    problems += texts
+    if texts:
         return None
     values, regions = _split_regions(classes)
     return Dataset(folder, values, regions, ending, tuple(channels), labelled, len(cases) - len(labelled))
@@ -211,10 +211,10 @@ def _read_labels(labels: object) -> list[tuple[str, tuple[int, ...]]]:
     classes: list[tuple[str, tuple[int, ...]]] = []
     for name, value in pairs:
         try:
-            whole = tuple(sorted({int(str(number)) for number in (value if isinstance(value, list) else [value])}))
+            values = tuple(sorted({int(str(number)) for number in (value if isinstance(value, list) else [value])}))
         except ValueError:
             return []
-        classes += [] if name == BACKGROUND and whole == (0,) else [(_name_class(str(name)), whole)]
+        classes += [] if name == BACKGROUND and values == (0,) else [(_name_class(str(name)), values)]
     is_shared = any(count > 1 for count in Counter(value for _, several in classes for value in several).values())
     return classes if is_shared else sorted(classes, key=lambda pair: pair[1])
 
@@ -265,12 +265,12 @@ def _label_problems(classes: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[
 
 def _region_problems(classes: Sequence[str], regions: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Why classes, or regions of them, cannot be learnt."""
-    learnt = [name for name in classes if name != IGNORE]
-    if len(learnt) > MOST_MASK_CLASSES:
-        yield f"labels: {len(learnt)} classes, and {MOST_MASK_CLASSES} are learnt at most; join or drop some"
-    if long := [name for name in learnt if len(name) > LONGEST]:
+    learned = [name for name in classes if name != IGNORE]
+    if len(learned) > MOST_MASK_CLASSES:
+        yield f"labels: {len(learned)} classes, and {MOST_MASK_CLASSES} are learnt at most; join or drop some"
+    if long := [name for name in learned if len(name) > LONGEST]:
         yield f"labels: {', '.join(long)}: the class of what lies in these regions alone; shorten the regions' names"
-    for name, text in find_region_problems(regions, learnt).items():
+    for name, text in find_region_problems(regions, learned).items():
         yield f"labels: {name}: {text}" if name else f"labels: {text}"
 
 

@@ -26,12 +26,12 @@ class Image:
 
 @dataclass(frozen=True)
 class Place:
-    """One hospital. home: the folder of all its files. folder: the deepest folder with all its images. doubt: why its
+    """One hospital. root: the folder of all its files. folder: the deepest folder with all its images. doubt: why its
     name differs from its folder's; empty if it does not.
     """
 
     name: str
-    home: Path
+    root: Path
     folder: Path
     doubt: str = ""
 

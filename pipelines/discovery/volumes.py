@@ -41,11 +41,11 @@ def discover_dicom(
         sites.append(
             Site(
                 name=place.name,
-                home=place.home,
+                root=place.root,
                 source=source,
                 labels=labels,
                 gland=gland,
-                others=other_labels,
+                alternatives=other_labels,
                 patients=len(patients),
                 studies=len({each.study for each in chosen}),
                 images=sum(each.images for each in chosen),
@@ -77,7 +77,7 @@ def discover_volumes(root: Path, nifti: Sequence[Nifti], files: Sequence[Path], 
         sites.append(
             Site(
                 place.name,
-                place.home,
+                place.root,
                 source,
                 labels,
                 gland,
@@ -134,7 +134,7 @@ def _find_labels(
     secrets: Secrets,
 ) -> tuple[Group | None, Group | None, tuple[Group, ...], list[str]]:
     """Labels and gland masks for a site, alternative labels, and missing settings."""
-    other_folders = [each.home for each in found_places if each is not place and each.home != place.home]
+    other_folders = [each.root for each in found_places if each is not place and each.root != place.root]
     mine = [path for path in files if not any(path.is_relative_to(folder) for folder in other_folders)]
     own_images = [each for each in nifti if not any(each.path.is_relative_to(folder) for folder in other_folders)]
     masked = find_masks(own_images, mine, patients)
@@ -166,8 +166,8 @@ def _list_values(group: Group, place: Place) -> Iterable[object]:
     """The values of a group of settings, without the folder that the user gave."""
     for key, value in group.items():
         path = Path(str(value))
-        inside = key in ("folder", "file", "names") and path.is_relative_to(place.home)
-        yield path.relative_to(place.home) if inside else path.name if key in ("folder", "file", "names") else value
+        inside = key in ("folder", "file", "names") and path.is_relative_to(place.root)
+        yield path.relative_to(place.root) if inside else path.name if key in ("folder", "file", "names") else value
 
 
 def _mask_group(masks_found: MasksFound, kind: str | None) -> Group:
@@ -220,7 +220,7 @@ def _shared_patients(series: Sequence[Series], found_places: Sequence[Place]) ->
     folders_by_patient: dict[str, set[Path]] = defaultdict(set)
     for each in series:
         folders_by_patient[each.patient] |= {
-            p.home for p in found_places if any(path.is_relative_to(p.home) for path in each.paths)
+            p.root for p in found_places if any(path.is_relative_to(p.root) for path in each.paths)
         }
     shared = sum(len(where) > 1 for where in folders_by_patient.values())
     return (

@@ -55,9 +55,9 @@ def write_dataset(options: argparse.Namespace, open_hospital: Callable[[], Hospi
         if options.json:
             print(json.dumps(facts))  # noqa: T201 - the machine's answer
             return int(Exit.OK)
-        said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
+        cases = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         rest = f" (not {', '.join(written.other_cohorts)}: see --cohort)" if written.other_cohorts else ""
-        print_text(console, f"{options.out}: {written.patients:,} patients of {hospital.name}; cases: {said}")
+        print_text(console, f"{options.out}: {written.patients:,} patients of {hospital.name}; cases: {cases}")
         print_text(console, f"cohort {written.cohort}{rest}")
         if counts["train"] and counts["validation"]:
             print_text(console, f"copy {SPLITS_FILE} into nnU-Net's preprocessed folder of it, and train fold 0")

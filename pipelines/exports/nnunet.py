@@ -142,15 +142,15 @@ def describe_labels(cohort: Cohort, *, ignored: bool) -> tuple[dict[str, Json], 
     return {**numbers, **last}, order
 
 
-def _find_cohort(hospital: Hospital, wanted: str | None) -> tuple[str, tuple[str, ...]]:
+def _find_cohort(hospital: Hospital, cohort: str | None) -> tuple[str, tuple[str, ...]]:
     """The cohort that is written, and the names of others. Raises: ValueError: there is none."""
     places = sorted(hospital.root.glob(f"cohorts/*/{SPLIT}"), key=lambda path: path.stat().st_mtime)
     names = [path.parent.name for path in places]
-    if wanted is not None:
-        if wanted not in names:
+    if cohort is not None:
+        if cohort not in names:
             known = ", ".join(names) or "none"
-            raise ValueError(f"--cohort {wanted}: {hospital.root / 'cohorts'} has {known}; name one of these")
-        return wanted, tuple(name for name in names if name != wanted)
+            raise ValueError(f"--cohort {cohort}: {hospital.root / 'cohorts'} has {known}; name one of these")
+        return cohort, tuple(name for name in names if name != cohort)
     usable = [name for name in names if _has_own_grids(read_cohort_file(hospital.cohort_folder(name) / COHORT))]
     if not usable:
         text = "holds no cohort with masks; let a segmentation run read its files first, as far as ingest"

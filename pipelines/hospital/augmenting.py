@@ -60,7 +60,7 @@ class _Made(NamedTuple):
     images: Tensor
     events: list[Event]
     guaranteed: bool
-    said: dict[str, Json]
+    facts: dict[str, Json]
 
 
 class Figures(TypedDict):
@@ -100,7 +100,7 @@ def augment_cohort(hospital: Hospital, context: Context[request.Augment]) -> Don
     made = _synthesize_images(hospital, cohort, call, question, lack)
     event = describe_event(compose_events([count_event, *made.events]))
     how: dict[Split, str] = {"train": SHAPED} if quiet else {"train": SHAPED, "validation": COMPARED_WITH}
-    memory = Message({}, {**looked_at(question.cohort, how), **made.said})
+    memory = Message({}, {**looked_at(question.cohort, how), **made.facts})
     figures = None if quiet else _compute_figures(cohort, made.images, lack, question, network)
     copied = None if figures is None else figures["near_copies"]
     if settings.near_copies is not None and copied is not None and copied > settings.near_copies:
@@ -167,7 +167,7 @@ def _synthesize_images(hospital: Hospital, cohort: Cohort, call: Call, question:
         )
     generator = learn_generator(hospital, cohort, how, call, question, "augment")
     images = synthesis.draw_candidates(generator.settings, inputs, generator.params, y, seed=seed).cpu().float()
-    return _Made(images, generator.events, generator.settings.private, generator.said)
+    return _Made(images, generator.events, generator.settings.private, generator.facts)
 
 
 def _compute_figures(

@@ -72,8 +72,8 @@ def _score_model(task: Task, rows: Rows, module: nn.Module, width: float, struct
         masks = predict_classes(task, module, rows.x).numpy()
         patients = rows.patient.cpu().numpy()
         return score_masks(rows.y.cpu().numpy(), masks, patients, task.classes, IGNORED, structures or None)
-    kept = keep_scores(rows, task.probabilities(module, rows.x), task.kind)
-    y, p = kept["y"], kept["probabilities"].double().numpy()
+    scores = keep_scores(rows, task.probabilities(module, rows.x), task.kind)
+    y, p = scores["y"], scores["probabilities"].double().numpy()
     if task.kind == "findings":
         return score_findings(decode_findings(y, task.classes).numpy(), p)
     if task.kind == "regression":

@@ -251,7 +251,7 @@ def _write_phantom(hospital: Hospital, source: PhantomSource) -> Path:
 def _check_exist(files: Files) -> None:
     """Check that folders and tables exist. Raises: Refused: `no_folder`, `no_labels`, `no_gland`."""
     for requirement in list_needed_paths(*files):
-        if not requirement.there:
+        if not requirement.exists:
             raise Refused(requirement.code) from FileNotFoundError(str(requirement.problem))
 
 

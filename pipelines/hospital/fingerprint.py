@@ -177,7 +177,7 @@ def _noise_figures(question: Fingerprint, studies: Sequence[MeasuredStudy], nois
         of_patient.setdefault(study.patient, []).append(_measure_quantities(study))
 
     def find_quantile(quantile: Quantile) -> float:
-        values = [float(np.median([each[quantile.quantity] for each in own])) for own in of_patient.values()]
+        values = [float(np.median([each[quantile.quantity] for each in rows])) for rows in of_patient.values()]
         low, high = quantile.bounds
         return noisy_quantile(
             torch.tensor(values, dtype=torch.float64),

@@ -67,7 +67,7 @@ def ingest_cohort(hospital: Hospital, context: Context[Ingest]) -> Done[Counted 
     write_accounts(hospital, reading.accounts)
     counts = {name: whole_of(facts, name) for name in ("patients", "studies", "images")}
     of = {"table": "lines", "tensors": "examples"}.get(files_of(hospital).source.kind, "files")
-    line = describe_reading(counts, reading.accounts, reading.rejected, reading.told, unit=cohort.unit, of=of)
+    line = describe_reading(counts, reading.accounts, reading.rejected, reading.evidence, unit=cohort.unit, of=of)
     remember_inside(hospital, line + _describe_unmatched_names(facts))
     code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())
     folder = DiskFolder(hospital.cohort_folder(short_digest(code)))

@@ -64,7 +64,7 @@ class Drawn(NamedTuple):
     """Reconstructions of some images, each (n, C, *spatial), and n similarities to them, by attack."""
 
     pictures: Mapping[str, Tensor]
-    alike: Mapping[str, Sequence[Likeness]]
+    similarities: Mapping[str, Sequence[Likeness]]
 
 
 def invert_model(
@@ -94,8 +94,8 @@ def invert_model(
         "images": len(index),
         "steps": settings.steps,
         "attacks": {
-            name: _mean_figures(likenesses, reconstructions.alike[MEAN])
-            for name, likenesses in reconstructions.alike.items()
+            name: _mean_figures(likenesses, reconstructions.similarities[MEAN])
+            for name, likenesses in reconstructions.similarities.items()
         },
     }
     stored_facts: dict[str, Json] = {
@@ -103,7 +103,7 @@ def invert_model(
         "patients": [cohort.patients[int(rows.patient[row])] for row in index],
         "figures": {
             name: [[_finite_or_none(f) for f in likeness_figures] for likeness_figures in likenesses]
-            for name, likenesses in reconstructions.alike.items()
+            for name, likenesses in reconstructions.similarities.items()
         },
         "masks": start.target is not None,
     }

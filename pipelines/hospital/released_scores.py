@@ -38,12 +38,12 @@ from privacy.message import Json
 
 
 class ReleasedScores(NamedTuple):
-    """tensors, facts, event: of the reply. kept: scores of single patients, which stay at the hospital."""
+    """tensors, facts, event: of the reply. patient_scores: scores of single patients, which stay at the hospital."""
 
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Json]
     event: Event
-    kept: Mapping[str, Tensor]
+    patient_scores: Mapping[str, Tensor]
 
 
 class ScoreNoise(NamedTuple):
@@ -73,7 +73,7 @@ def score_labels(
     kept_scores = keep_scores(rows, probabilities)
     tested = Rows(kept_scores["probabilities"], kept_scores["y"], kept_scores["patient"])
     if noise is not None:
-        return add_noise_to_scores(hospital, tested, noise, ordered=ordered)._replace(kept=kept_scores)
+        return add_noise_to_scores(hospital, tested, noise, ordered=ordered)._replace(patient_scores=kept_scores)
     counts = count_scores(
         tested.y.numpy(),
         tested.x.numpy(),
@@ -102,7 +102,7 @@ def score_numbers(
     """
     kept_scores = keep_scores(rows, places, "regression")
     if noise is not None:
-        return _add_noise_to_errors(hospital, kept_scores, noise)._replace(kept=kept_scores)
+        return _add_noise_to_errors(hospital, kept_scores, noise)._replace(patient_scores=kept_scores)
     tensors = to_error_tensors(_sum_kept_errors(hospital, kept_scores, copies))
     if guess is not None:
         floor = {**kept_scores, "probabilities": torch.full_like(kept_scores["probabilities"], guess)}

@@ -97,7 +97,7 @@ def route_models(hospital: Hospital, context: Context[Route]) -> Done[LabelScore
     before = list(experts.values())[-1] if changed else None
     scores = _score_model(hospital, start.task, cohort, rows, came.made, copies, before)
     told_of = adaptation_facts(question, came.adapted, came.layers)
-    kept_here = to_bytes(Message({**scores.kept, **came.mixed}, told_of))
+    kept_here = to_bytes(Message({**scores.patient_scores, **came.mixed}, told_of))
     DiskFolder(hospital.root / "scores").write(file_of(call.run), kept_here)
     how_seen: dict[Split, str] = dict.fromkeys(SPLITS, "a model was adapted to their images")
     if tested:
@@ -238,7 +238,7 @@ def _score_model(
         if len(masks) > 1:
             return scores
         shown = select_masks_to_show(cohort, rows, masks[0].classes, mean, before, task)
-        return scores._replace(kept={**scores.kept, **shown})
+        return scores._replace(patient_scores={**scores.patient_scores, **shown})
     if not isinstance(made, nn.Module | Tensor):
         raise Refused("malformed_route") from ValueError("an average of scores is for masks; say ensemble")
     probabilities = task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made

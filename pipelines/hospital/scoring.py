@@ -98,7 +98,7 @@ def evaluate_model(hospital: Hospital, context: Context[Evaluate]) -> Done[Score
         event = compose_events([event, model_release_event(read_opening(hospital, question.train_run))])
         chosen_by = {} if start.target else validation_scores(start.task, served, splits["validation"])
         DiskFolder(hospital.root / "scores").write(
-            scores_name(*own_one, variant), to_bytes(Message({**scores.kept, **chosen_by}))
+            scores_name(*own_one, variant), to_bytes(Message({**scores.patient_scores, **chosen_by}))
         )
         origin: dict[str, Json] = {"run": question.train_run, "checkpoint": question.checkpoint}
         calibration = None if variant is None else to_plain(variant)

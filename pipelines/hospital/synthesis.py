@@ -111,7 +111,7 @@ def synthesize_images(hospital: Hospital, context: Context[Synthesize]) -> Done[
         raise Refused("policy_pooling")
     cohort = cohort_in(hospital, question.cohort)
     generator = learn_generator(hospital, cohort, settings, context.call, question, "synthesize")
-    memory_facts = {**looked_at(question.cohort, {"train": SYNTHESIZED}), **generator.said}
+    memory_facts = {**looked_at(question.cohort, {"train": SYNTHESIZED}), **generator.facts}
     return Done(
         Synthesized(), describe_event(compose_events(generator.events)), Message(generator.params, memory_facts)
     )
@@ -119,13 +119,13 @@ def synthesize_images(hospital: Hospital, context: Context[Synthesize]) -> Done[
 
 class LearntGenerator(NamedTuple):
     """A synthesis that stays here. params: for `harmonize.synthesis.draw_candidates`. events: what it cost, to be
-    booked whatever becomes of it. said: its settings and protection, for the hospital's statement.
+    booked whatever becomes of it. facts: its settings and protection, for the hospital's statement.
     """
 
     settings: AnySynthesis
     params: Params
     events: list[Event]
-    said: dict[str, Json]
+    facts: dict[str, Json]
 
 
 def learn_generator(

@@ -203,8 +203,10 @@ def _list_images(common: Common, images: AnyPlanned, grid: Grid, sides: tuple[in
         )
         longer = f"; {SIZE[1]} are the most, and pictures are made smaller" if grid.cover[-1] > sides[-1] else ""
         yield Line("size", sides[-1], reason + (longer or _rounded_words(grid.cover[-1], sides[-1], SIZE[1])))
-        kept = ("channels", "fit", "margin", "jitter")
-        yield from (Line(key, getattr(images, key), "as it was") for key in kept if getattr(images, key) is not None)
+        unchanged = ("channels", "fit", "margin", "jitter")
+        yield from (
+            Line(key, getattr(images, key), "as it was") for key in unchanged if getattr(images, key) is not None
+        )
         return
     yield from _list_values(common, images)
     rows, columns = common.spacing[-2:]
@@ -253,9 +255,9 @@ def _list_values(common: Common, images: Volumes | Slices) -> Iterator[Line]:
         inside = "clipped to what 0.5 and 99.5 % of the values inside masks do not exceed, by their mean and sd"
         yield Line("ct", {name: float(f"{value:.6g}") for name, value in scale.items()}, inside)
         return
-    untold = "each study by its own mean and sd: no hospital told values of CT inside masks"
+    unknown = "each study by its own mean and sd: no hospital told values of CT inside masks"
     usual = "each study by its own mean and sd: values have no unit in common"
-    yield Line("values", "standardized", untold if is_ct else usual)
+    yield Line("values", "standardized", unknown if is_ct else usual)
     share = common.box_share
     size = "no hospital told how much" if share is None else f"{share:.0%} of a median study"
     if share is not None and share < CROPPED:
@@ -267,10 +269,10 @@ def _list_values(common: Common, images: Volumes | Slices) -> Iterator[Line]:
 def _list_model(grid: Grid, fitted: Fitted, effort: Effort) -> Iterator[Line]:
     """`model`, line by line."""
     network, axes = fitted.network, len(fitted.network.patch)
-    held = f"two of them take {effort.memory_gib:g} GiB at most, by nnU-Net's count for half precision"
+    limit = f"two of them take {effort.memory_gib:g} GiB at most, by nnU-Net's count for half precision"
     real = f"{float32_gib(LEAST_BATCH * fitted.values):.2g} GiB of feature maps in float32"
     yield Line("name", "planned", "nnU-Net's network")
-    yield Line("patch", [*network.patch], f"of a median study of {_times(grid.median)} voxels; {held} ({real})")
+    yield Line("patch", [*network.patch], f"of a median study of {_times(grid.median)} voxels; {limit} ({real})")
     why = "3 along an axis once others are as coarse, 1 before" if _has_flat_kernels(fitted) else "axes are alike"
     yield Line("kernels", [[*kernel] for kernel in network.kernels], why)
     halved = "an axis is halved while it has 8 voxels and no other is twice as fine"
@@ -316,12 +318,14 @@ def share_about_foreground(batch: int) -> float:
 
 def _describe_batch(fitted: Fitted, effort: Effort) -> str:
     """Why a batch has so many patches."""
-    held = round(budget_values(effort.memory_gib, len(fitted.network.patch)) / fitted.values)
-    if fitted.batch == held:
+    fitting = round(budget_values(effort.memory_gib, len(fitted.network.patch)) / fitted.values)
+    if fitted.batch == fitting:
         return (
-            "as many patches as the memory holds" if held > LEAST_BATCH else "the least: patches are as large as can be"
+            "as many patches as the memory holds"
+            if fitting > LEAST_BATCH
+            else "the least: patches are as large as can be"
         )
-    return f"no more than {MOST_SHARE:.0%} of a hospital's voxels, or two patches, though the memory holds {held}"
+    return f"no more than {MOST_SHARE:.0%} of a hospital's voxels, or two patches, though the memory holds {fitting}"
 
 
 def list_views(patch: Sequence[int], *, flat: bool) -> list[Line]:

@@ -64,7 +64,7 @@ class Operation:
 def operate_run(document: Document, options: argparse.Namespace, console: Console) -> int:
     """Execute a run with remote hospitals, print its answer, and return its exit code. Raises: as `operated`."""
     ended = execute_remotely(document, options, console)
-    print(ended.said, end="")  # noqa: T201 - the answer
+    print(ended.output, end="")  # noqa: T201 - the answer
     return ended.code
 
 

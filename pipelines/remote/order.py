@@ -30,7 +30,7 @@ class Ended(NamedTuple):
     """How a run ended: its exit code, and what its command would have printed."""
 
     code: int
-    said: str = ""
+    output: str = ""
 
 
 def write_order(path: Path, order: Order) -> None:

@@ -65,10 +65,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class RemovalDecision:
-    """kept: why the item stays although kind and age match; empty: it is removed."""
+    """reason: why the item stays although kind and age match; empty: it is removed."""
 
     item: Item
-    kept: str = ""
+    reason: str = ""
 
 
 def decide_removals(items: Sequence[Item], rule: Rule, now: float) -> list[RemovalDecision]:

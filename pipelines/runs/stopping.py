@@ -43,16 +43,16 @@ class LockedError(RuntimeError):
 class Stop:
     """A request to stop the run. Long tasks call `check` at points where all their work is saved."""
 
-    _asked: list[str] = field(default_factory=list)
+    _reasons: list[str] = field(default_factory=list)
 
     @property
     def is_requested(self) -> bool:
         """Whether a stop was requested."""
-        return bool(self._asked)
+        return bool(self._reasons)
 
     def request(self, reason: str) -> None:
         """Request a stop."""
-        self._asked.append(reason)
+        self._reasons.append(reason)
 
     def check(self) -> None:
         """Stop here if requested.
@@ -60,8 +60,8 @@ class Stop:
         Raises:
             Stopped: a stop was requested.
         """
-        if self._asked:
-            raise Stopped(self._asked[0])
+        if self._reasons:
+            raise Stopped(self._reasons[0])
 
 
 @contextmanager
@@ -115,7 +115,7 @@ class RunLock:
     root: Path
     tidy: bool = False
     name: str = LOCK
-    _held: list[FileLock] = field(default_factory=list, repr=False, compare=False)
+    _locks: list[FileLock] = field(default_factory=list, repr=False, compare=False)
 
     def __enter__(self) -> RunLock:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ class RunLock:
             lock.acquire(blocking=False)
         except Timeout:
             raise LockedError(_describe_holder(self.root, self.name)) from None
-        self._held.append(lock)
+        self._locks.append(lock)
         holder = {"pid": os.getpid(), "host": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
         (self.root / f"{self.name}.json").write_text(json.dumps(holder), encoding="utf-8")
         return self
@@ -135,7 +135,7 @@ class RunLock:
         (self.root / f"{self.name}.json").unlink(missing_ok=True)
         if self.tidy:
             (self.root / self.name).unlink(missing_ok=True)
-        self._held.pop().release()
+        self._locks.pop().release()
 
 
 def _describe_holder(root: Path, name: str) -> str:

@@ -61,7 +61,7 @@ def find_missing_pictures(data: Json) -> list[Problem]:
         return [
             needed.problem
             for needed in list_needed_paths(pictures.source, pictures.labels, pictures.gland)
-            if not needed.there
+            if not needed.exists
         ]
     if Path(pictures.place).is_dir():
         return []

@@ -142,7 +142,7 @@ def find_missing_site_files(data: Json) -> list[Problem]:
     else:
         problems = []
     return problems + [
-        needed.problem for needed in list_needed_paths(source, parts["labels"], parts["gland"]) if not needed.there
+        needed.problem for needed in list_needed_paths(source, parts["labels"], parts["gland"]) if not needed.exists
     ]
 
 

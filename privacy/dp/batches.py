@@ -22,8 +22,8 @@ def iterate_minibatches(
     n = len(y)
     if n == 0:
         raise ValueError("the training split has no rows: check the split fractions and the number of patients")
-    device, here = y.device, y.cpu()  # where the random generator is
-    weight = (1.0 / torch.bincount(here).clamp(min=1).double())[here] if balance else None
+    device, labels = y.device, y.cpu()  # where the random generator is
+    weight = (1.0 / torch.bincount(labels).clamp(min=1).double())[labels] if balance else None
     left = torch.zeros(0, dtype=torch.long, device=device)
     while True:
         order = (

@@ -71,8 +71,8 @@ def _draw_laplace(count: int, scale: int, source: Source) -> Whole:
         v[going] += 1
     size = u + scale * v
     negative = (np.frombuffer(source(len(size)), np.uint8) & 1).astype(bool)
-    kept = ~(negative & (size == 0))  # zero would otherwise be drawn twice as often
-    signed: Whole = np.where(negative, -size, size)[kept]
+    is_counted = ~(negative & (size == 0))  # zero would otherwise be drawn twice as often
+    signed: Whole = np.where(negative, -size, size)[is_counted]
     return signed
 
 

@@ -36,16 +36,16 @@ class Head(NamedTuple):
 class Chain:
     """The part of a ledger that was read so far.
 
-    said: the lines. links: after each line, the `previous` that the next one must have. size: bytes. whole: hash of all
-    bytes. since: hash of the last line that has `previous`, and of all after it. first: number of the first such line,
-    0 = there is none. head: as stored on disk. stamp: of the file at that time. totals: what `privacy.release.totals`
-    keeps of these lines.
+    parsed: the lines. links: after each line, the `previous` that the next one must have. size: bytes. full_hash: of
+    all bytes. since: hash of the last line that has `previous`, and of all after it. first: number of the first such
+    line, 0 = there is none. head: as stored on disk. stamp: of the file at that time. totals: what
+    `privacy.release.totals` keeps of these lines.
     """
 
-    said: list[dict[str, Json]] = field(default_factory=list)
+    parsed: list[dict[str, Json]] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     size: int = 0
-    whole: hashlib._Hash = field(default_factory=hashlib.sha256)
+    full_hash: hashlib._Hash = field(default_factory=hashlib.sha256)
     since: hashlib._Hash = field(default_factory=hashlib.sha256)
     first: int = 0
     head: Head | None = None
@@ -117,9 +117,9 @@ def follow_chain(chain: Chain, data: bytes) -> list[str]:
                     "changed or put in"
                 )
         chain.links.append(chain.since.hexdigest())
-        chain.said.append(content)
+        chain.parsed.append(content)
     chain.size += len(data)
-    chain.whole.update(data)
+    chain.full_hash.update(data)
     return complaints
 
 

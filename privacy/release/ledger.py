@@ -57,7 +57,7 @@ class OpenLedger:
 
     def lines(self) -> Iterator[Mapping[str, Json]]:
         """As `read_lines`, from memory."""
-        return iter(tuple(_KNOWN[self.path].said)) if self.path in _KNOWN else read_lines(self.path)
+        return iter(tuple(_KNOWN[self.path].parsed)) if self.path in _KNOWN else read_lines(self.path)
 
     def append(self, line: Mapping[str, Json]) -> None:
         """Add one line. It is on the disk when this returns; if this raises, it may be there or not.
@@ -106,7 +106,7 @@ def read_lines(ledger: Path) -> Iterator[dict[str, Json]]:
     """
     known = find_checked_chain(ledger)
     if known is not None:
-        return iter(tuple(known.said))
+        return iter(tuple(known.parsed))
     return (parse_line(raw, number) for number, raw in enumerate(split_lines(_read_bytes(ledger)), start=1))
 
 
@@ -214,7 +214,7 @@ def _check_chain(path: Path) -> Chain:
     known, now = _KNOWN.pop(path, None), _read_head(path)
     if known is None or (known.head, known.stamp) != (now, _file_stamp(path)):
         data = _read_bytes(path)
-        grown = known is not None and hashlib.sha256(data[: known.size]).digest() == known.whole.digest()
+        grown = known is not None and hashlib.sha256(data[: known.size]).digest() == known.full_hash.digest()
         chain = known if known is not None and grown else Chain()
         if complaints := [*follow_chain(chain, data[chain.size :]), *compare_with_heads(chain, now, now)]:
             raise Damaged(_damage_message(path, complaints))
@@ -244,7 +244,7 @@ def _settle_writes(path: Path, chain: Chain, data: bytes, *, everything: bool) -
     if path.exists():
         closing = b"\n" if data and not data.endswith(b"\n") else b""
         _write_bytes(path, closing, os.O_APPEND)
-        chain.whole.update(closing)
+        chain.full_hash.update(closing)
         chain.size += len(closing)
     flush_folder(path.parent)
     if everything:

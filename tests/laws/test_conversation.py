@@ -105,7 +105,7 @@ def test_models_that_lie_in_files_and_are_merged_in_pieces_are_the_same(monkeypa
     crew = hospitals(algorithm, work, ground)
     found = go(algorithm, work, crew, folder=testbed.MemoryFolder())
     assert testbed.are_equal(whole.outcome.state.tensors, found.state.tensors)
-    assert same(newest_models(whole.crew), newest_models(crew))
+    assert same(newest_models(whole.hospitals), newest_models(crew))
 
 
 class Interrupted(Exception):
@@ -123,7 +123,7 @@ def test_a_run_that_is_interrupted_leaves_what_it_resumes_from(stop_at):
         go(FedPer(), ADAM, crew, folder=folder, between=interrupt)
     found, whole = go(FedPer(), ADAM, crew, folder=folder), run_undisturbed(Case(FedPer(), ADAM, TABLES))
     assert testbed.are_equal(whole.outcome.state.tensors, found.state.tensors)
-    assert same(newest_models(whole.crew), newest_models(crew))
+    assert same(newest_models(whole.hospitals), newest_models(crew))
 
 
 @pytest.mark.repeats(12)

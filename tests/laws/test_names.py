@@ -36,7 +36,7 @@ parameters backward update
 ODD, IRREGULAR, NO_PARTICIPLES, FIXED = (
     frozenset(words.split()) for words in (ODD_WORDS, IRREGULAR_WORDS, NO_PARTICIPLES_WORDS, FIXED_WORDS)
 )
-MOST_PARTICIPLES, MOST_ODD, MOST_SINGLE, MOST_UNEXPLAINED = 0.01, 0.003, 0.40, 0.20
+MOST_PARTICIPLES, MOST_ODD, MOST_SINGLE, MOST_UNEXPLAINED = 0.01, 0.002, 0.40, 0.20
 """Shares of functions, of identifiers that are bound, of functions, and of private functions."""
 
 

@@ -346,7 +346,7 @@ def test_where_no_figure_left_the_page_says_where_it_is_or_why_there_is_none(att
 def test_where_no_state_serves_the_page_shows_no_end():
     shares = ((0.9, 0.1), (1.0, 0.0))
     one = AdaptedLine("x", "routing", ("north",), (0.2, 0.1), shares, None, "not adapted")
-    assert not one.chosen and one.found == pytest.approx((0.1, 0.1))
+    assert not one.chosen and one.foreground_shares == pytest.approx((0.1, 0.1))
     drawn = adaptation_curves("x", one.losses, shares, None, ["gland"], [0.2])
     assert "no state is used" in drawn.caption and "and no state is used" in drawn.html
     assert "loss, epoch 1: 0.1" in drawn.html and "data-points" in drawn.html

@@ -275,7 +275,7 @@ def _load(study: str, patient: str, placed: Stack, blank: Sequence[Layout], deci
         adc = fit_adc(values, placed.b_values)
         fitted = f"fitted here to b-values {', '.join(f'{b:g}' for b in sorted(set(placed.b_values)))} s/mm2"
         return Study(patient, study, Volume(adc, placed.affine), FITTED_UNIT, facts, fitted)
-    return Study(patient, study, Volume(values[0], placed.affine), units.pop(), facts, decision.said)
+    return Study(patient, study, Volume(values[0], placed.affine), units.pop(), facts, decision.evidence)
 
 
 def _read_volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | None]]:

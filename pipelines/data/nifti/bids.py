@@ -90,7 +90,7 @@ def decide_from_file(path: Path, description: str, sidecar_entries: Mapping[str,
     """
     header_decision = decide_from_headers(sidecar_entries)
     if header_decision.adc is not None:
-        return header_decision._replace(said=f"the sidecar's {header_decision.said}")
+        return header_decision._replace(evidence=f"the sidecar's {header_decision.evidence}")
     unit = PATTERN.search(description.lower())
     if unit is not None and find_unit_factor(description) is not None:
         return AdcDecision(True, f"the NIfTI description says {unit[0].strip()}")
@@ -112,6 +112,6 @@ def _decide_from_name(name: str) -> AdcDecision:
     if SUBJECT.match(name) and suffix.lower() in MAPS:
         suffix = " ".join(entity.partition("-")[2] for entity in entities if entity.startswith(("param-", "desc-")))
     full_decision = SILENT if SUBJECT.match(name) else decide_from_text(name, "the file's name")
-    if full_decision.said and full_decision.adc is not False:
+    if full_decision.evidence and full_decision.adc is not False:
         return full_decision
     return decide_from_text(re.split(r"[\W_]+", suffix)[-1], "the file's name")

@@ -178,7 +178,9 @@ def _build_candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> 
             affine, shape = header_grid(header)
         patient = normalize_identifier(patient or "")
         placed_file = Placed(path, header, affine, shape)
-        load = partial(_load_study, placed_file, patient, study, str(sidecar_entries.get("Units", "")), decision.said)
+        load = partial(
+            _load_study, placed_file, patient, study, str(sidecar_entries.get("Units", "")), decision.evidence
+        )
         return Candidate(patient, study, session, affine, shape, partial(read_steadily, stamps, load), None, stamps)
     except Unusable as error:
         return Rejected(study, error.reason, error.detail)

@@ -327,12 +327,12 @@ def _read_entry(entry: Entry, images: Pictures, maps: Maps | None) -> ReadStudy:
 
 
 class Tabled(NamedTuple):
-    """A line of a table, or a picture without one. asked: whether the settings select it, or it cannot be read.
+    """A line of a table, or a picture without one. is_selected: whether the settings select it, or it cannot be read.
     file: below the folder, None = unknown. name: of the picture, which also determines its mask.
     """
 
     study: str
-    asked: bool
+    is_selected: bool
     file: str | None
     name: str
     patient: str
@@ -370,8 +370,8 @@ def _file_item(root: Path, path: Path, owners: Sequence[Tabled]) -> Item:
 
 def _lines_item(name: str, owners: Sequence[Tabled]) -> Item:
     """The item of a file or a missing picture, by the lines that use it."""
-    selected_studies = tuple(line.study for line in owners if line.asked)
+    selected_studies = tuple(line.study for line in owners if line.is_selected)
     if selected_studies:
-        return Item(name, "part", selected_studies, next(line.patient for line in owners if line.asked))
+        return Item(name, "part", selected_studies, next(line.patient for line in owners if line.is_selected))
     detail = "where asks for lines with other values."
     return Item(name, "not_selected", (), "", "", "line_not_selected", detail)

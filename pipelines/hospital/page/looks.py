@@ -28,13 +28,13 @@ TOGETHER, PIXELS = 16, 2**17  # images of which gradients are in memory: so many
 
 class Look(NamedTuple):
     """What a method's model looks at in some images. cams: (n, H, W) in [0, 1]. scores: (n,). images: (n, C, H, W), as
-    it saw them. said: how to read the maps, and how often they point inside the lesion.
+    it saw them. caption: how to read the maps, and how often they point inside the lesion.
     """
 
     cams: Tensor
     scores: Tensor
     images: Tensor
-    said: str
+    caption: str
 
 
 def build_look(hospital: Hospital, cohort: Cohort, method: TableLine, index: Sequence[int]) -> Look | None:
@@ -59,8 +59,8 @@ def build_look(hospital: Hospital, cohort: Cohort, method: TableLine, index: Seq
     seen = see_images(module, images[rows])
     drawn = seen.take([rows.index(row) for row in index])
     counted_maps = seen.take([rows.index(row) for row in counted.tolist()])
-    said = describe_pointing(counted_maps, take_lesions(cohort, counted), len(positive))
-    return Look(drawn.cams, drawn.scores, shown, f"{describe_map_reading(images)} {said}".strip())
+    pointing = describe_pointing(counted_maps, take_lesions(cohort, counted), len(positive))
+    return Look(drawn.cams, drawn.scores, shown, f"{describe_map_reading(images)} {pointing}".strip())
 
 
 def build_finding_looks(
@@ -77,9 +77,9 @@ def build_finding_looks(
     if images.dim() != 4 or start.task.kind != "findings":
         return {}
     module, shown = _open_network(start, params), images[list(index)]
-    scores, said = start.task.probabilities(module, shown), describe_map_reading(images)
+    scores, caption = start.task.probabilities(module, shown), describe_map_reading(images)
     return {
-        name: Look(see_images(module, shown, number).cams, scores[:, number], shown, said)
+        name: Look(see_images(module, shown, number).cams, scores[:, number], shown, caption)
         for number, name in enumerate(names)
     }
 

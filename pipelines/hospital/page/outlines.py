@@ -107,8 +107,8 @@ def select_case_slice(outliner: Outliner, patient: int) -> tuple[int, int | None
     """
     _, cohort, test, masks, _ = outliner
     rows = test[cohort.patient[test] == patient]
-    given = (masks[rows] > 0) & (masks[rows] != IGNORED)
-    row = int(rows[given.flatten(1).sum(dim=1).argmax()])
+    is_inside = (masks[rows] > 0) & (masks[rows] != IGNORED)
+    row = int(rows[is_inside.flatten(1).sum(dim=1).argmax()])
     if cohort.images.dim() != 5:
         return row, None
     return row, int(((masks[row] > 0) & (masks[row] != IGNORED)).sum(dim=(1, 2)).argmax())

@@ -322,9 +322,11 @@ def _build_entry(entry: Left) -> Entry:
 def _list_attacks(hospital: Hospital, methods: Sequence[TableLine]) -> Iterator[MembershipRow]:
     """What the hospital's attacks on its own models found; it stays here where the models have a guarantee."""
     for method in methods:
-        if (found := read_membership(hospital, method)) is not None:
-            areas = (found.auc, found.low, found.high, found.control_auc)
-            yield MembershipRow(hospital.name, method["label"], *areas, found.members, found.others, found.reason or "")
+        if (attack := read_membership(hospital, method)) is not None:
+            areas = (attack.auc, attack.low, attack.high, attack.control_auc)
+            yield MembershipRow(
+                hospital.name, method["label"], *areas, attack.members, attack.others, attack.reason or ""
+            )
 
 
 def _list_structures(question: Report) -> tuple[str, ...]:

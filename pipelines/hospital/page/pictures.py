@@ -142,7 +142,7 @@ def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[TableLine])
             for i, row in enumerate(index)
         ]
         sheet = contact_sheet(tiles, title=f"{label}: where its score is sensitive")
-        sheets.append(replace(sheet, caption=f"{mapped.said} {sheet.caption}".strip(), method=label))
+        sheets.append(replace(sheet, caption=f"{mapped.caption} {sheet.caption}".strip(), method=label))
     return sheets
 
 
@@ -164,8 +164,8 @@ def _draw_findings(
     sheet = contact_sheet(tiles, title=title, columns=1 + len(drawn))
     fewer = f" Drawn are the first {len(drawn)} of {len(names)} findings." if len(drawn) < len(names) else ""
     caption = "Left: the image as it was read, with what it has. Then a map for each finding, with its probability."
-    said = next(iter(looks.values())).said
-    text = f"{caption}{fewer} {said} {sheet.caption}".strip()
+    how_to_read = next(iter(looks.values())).caption
+    text = f"{caption}{fewer} {how_to_read} {sheet.caption}".strip()
     return [replace(sheet, caption=text, method=method["label"])]
 
 

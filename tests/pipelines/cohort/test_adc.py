@@ -65,14 +65,14 @@ def test_a_stated_unit_gives_the_same_adc_whatever_it_is(unit: str, adc: float, 
     assert found.values.dtype == np.float32
     assert np.allclose(found.values, [0, adc, adc], rtol=1e-5)
     assert found.percentiles == pytest.approx((adc, adc, adc), rel=1e-5)
-    assert unit in found.said and f"{adc:.4g}" in found.said
+    assert unit in found.evidence and f"{adc:.4g}" in found.evidence
 
 
 @pytest.mark.parametrize("unit", INFERRED)
 def test_a_unit_that_vendors_export_without_a_word_is_inferred_and_told(unit: str) -> None:
     found = convert_to_adc(TISSUE / np.float32(FACTORS[unit]), declared=None, header_unit=None)
     assert np.allclose(found.values, TISSUE, rtol=1e-5) and found.scale == FACTORS[unit]
-    assert found.said.startswith(f"unit inferred, {unit}: values at 1, 50, 99 % are ")
+    assert found.evidence.startswith(f"unit inferred, {unit}: values at 1, 50, 99 % are ")
 
 
 def plausible(values: np.ndarray) -> bool:

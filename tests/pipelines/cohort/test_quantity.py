@@ -108,7 +108,7 @@ SILENCE = {
 @pytest.mark.parametrize("name", MAPS)
 def test_adc_maps_of_all_vendors_are_known_by_what_they_say(name: str) -> None:
     found = decide_from_headers(header(**MAPS[name]))  # type: ignore[arg-type]
-    assert found.adc is True and " says " in found.said
+    assert found.adc is True and " says " in found.evidence
     check_adc(found, declared=False, seen="")
 
 
@@ -128,7 +128,7 @@ def test_what_says_that_it_is_something_else_is_refused_even_if_a_person_named_a
 def test_how_well_a_map_fits_is_no_map_whatever_else_its_header_says(text: str, known: dict[str, object]) -> None:
     assert decide_from_text(text, "it").adc is False
     found = decide_from_headers(header(**known | {"SeriesDescription": text}))
-    assert found.adc is False and text in found.said
+    assert found.adc is False and text in found.evidence
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_series_is_a_map_if_all_of_its_images_are() -> None:
     assert decide_for_series([unsaid, unsaid]).adc is None
     assert decide_for_series([unsaid, no]).adc is False
     mixed = decide_for_series([yes, no, yes])
-    assert mixed.adc is False and mixed.said.startswith("1 of 3 images are no ADC map")
+    assert mixed.adc is False and mixed.evidence.startswith("1 of 3 images are no ADC map")
     assert decide_for_series([yes, unsaid]).adc is False
 
 
