@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.shared.records import read_measured
+from benchmarks.studies import beside_nnunet
 from benchmarks.tables import derived
 
 ROOT = Path(__file__).parents[2]
@@ -54,3 +56,14 @@ def test_a_figure_that_was_typed_is_told(page: str, made: dict[str, dict[str, An
         without = {key: table for key, table in tables.items() if key != name}
         for changed in (typed, named, without, *([turned] if turned != tables else [])):
             assert derived.differences(page, made[page], changed), name
+
+
+@pytest.mark.parametrize("name", beside_nnunet.COMPARISONS)
+def test_a_draw_that_was_not_finished_is_told(name: str) -> None:
+    """Lines of a table are those of its first draw, so that one that others lack would be left out, or fail."""
+    for line in (beside_nnunet.OWN, beside_nnunet.POOLED):
+        for place in (0, -1):
+            book = read_measured("beside_nnunet")
+            del [*book[name].values()][place][line]
+            with pytest.raises(ValueError, match=f"draws of {name} have other lines"):
+                beside_nnunet.tables(book)
