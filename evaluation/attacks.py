@@ -48,7 +48,7 @@ class InversionRow:
 
 @dataclass(frozen=True)
 class AttackOutcome:
-    """word: for a table. sentence: a sentence with the figures."""
+    """word: for a table. sentence: with the figures."""
 
     word: Literal["succeeds", "not shown to succeed", "says nothing"]
     sentence: str

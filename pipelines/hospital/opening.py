@@ -34,7 +34,7 @@ from pipelines.loader.overrides import override_settings
 from pipelines.models.file import ALGORITHM, MODEL
 from pipelines.models.size_limits import find_size_problems
 from pipelines.requests.check import read_question
-from pipelines.requests.train import Introduce
+from pipelines.requests.train import FileStart, Introduce, PublicStart
 from pipelines.settings.task import MOST_LABELS, MOST_MASK_CLASSES
 from privacy.dp.protection import Protection
 from privacy.message import Json, Malformed, Message, Params
@@ -69,7 +69,7 @@ class Opening:
     evaluation_noise: float = 0.0
     target: Target | None = None
     recipient: Recipient = "coordinator"
-    begun: Mapping[str, object] | None = None
+    begun: FileStart | PublicStart | None = None
     secure_sum: bool = False
     upload: Int8 | None = None
     bound: float = math.inf
@@ -144,7 +144,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         evaluation_noise=evaluation_noise,
         target=target,
         recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
-        begun=value_or_none(question.start),
+        begun=None if isinstance(question.start, Absent) else question.start,
         secure_sum=is_hidden,
         upload=upload,
         bound=bound,

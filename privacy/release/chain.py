@@ -36,13 +36,13 @@ class Head(NamedTuple):
 class Chain:
     """The part of a ledger that was read so far.
 
-    parsed: the lines. links: after each line, the `previous` that the next one must have. size: bytes. full_hash: of
+    lines: as parsed. links: after each line, the `previous` that the next one must have. size: bytes. full_hash: of
     all bytes. since: hash of the last line that has `previous`, and of all after it. first: number of the first such
     line, 0 = there is none. head: as stored on disk. stamp: of the file at that time. totals: what
     `privacy.release.totals` keeps of these lines.
     """
 
-    parsed: list[dict[str, Json]] = field(default_factory=list)
+    lines: list[dict[str, Json]] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     size: int = 0
     full_hash: hashlib._Hash = field(default_factory=hashlib.sha256)
@@ -117,7 +117,7 @@ def follow_chain(chain: Chain, data: bytes) -> list[str]:
                     "changed or put in"
                 )
         chain.links.append(chain.since.hexdigest())
-        chain.parsed.append(content)
+        chain.lines.append(content)
     chain.size += len(data)
     chain.full_hash.update(data)
     return complaints

@@ -57,7 +57,7 @@ class OpenLedger:
 
     def lines(self) -> Iterator[Mapping[str, Json]]:
         """As `read_lines`, from memory."""
-        return iter(tuple(_KNOWN[self.path].parsed)) if self.path in _KNOWN else read_lines(self.path)
+        return iter(tuple(_KNOWN[self.path].lines)) if self.path in _KNOWN else read_lines(self.path)
 
     def append(self, line: Mapping[str, Json]) -> None:
         """Add one line. It is on the disk when this returns; if this raises, it may be there or not.
@@ -106,7 +106,7 @@ def read_lines(ledger: Path) -> Iterator[dict[str, Json]]:
     """
     known = find_checked_chain(ledger)
     if known is not None:
-        return iter(tuple(known.parsed))
+        return iter(tuple(known.lines))
     return (parse_line(raw, number) for number, raw in enumerate(split_lines(_read_bytes(ledger)), start=1))
 
 

@@ -62,6 +62,6 @@ def add_up_ledger(ledger: Path, colluding: int | None) -> Totals:
         return totals
     with _ADDING:
         totals = chain.totals.pop(colluding, None) or Totals()  # gone, if adding fails
-        totals.add_lines(chain.parsed[totals.counted :], colluding)
+        totals.add_lines(chain.lines[totals.counted :], colluding)
         chain.totals[colluding] = totals
     return totals
