@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evaluation.at_home import AtHome
+from evaluation.at_home import Contribution, HomeComparison
 from evaluation.choice import Choice, describe_decisions, interval_sign, primary_measure
 from evaluation.harmony import describe_harmonization
 from evaluation.leaving import Departure, describe_departures
@@ -139,7 +139,7 @@ def _describe_guarantee_unit(statements: tuple[Statement, ...]) -> str:
     return " ".join(dict.fromkeys(sentences))
 
 
-def describe_gain_over_home(at_home: AtHome) -> tuple[str, ...]:
+def describe_gain_over_home(at_home: HomeComparison) -> tuple[str, ...]:
     """Whether a federated line gains over the best that hospitals keep to themselves, how both were chosen, and what
     else each hospital keeps; none without such lines.
     """
@@ -151,7 +151,23 @@ def describe_gain_over_home(at_home: AtHome) -> tuple[str, ...]:
             _describe_choice(at_home),
             *([f"Above {at_home.reference} by intervals of their own: {format_list(better)}."] if better else []),
         ]
+    sentences += [_describe_contribution(each) for each in at_home.contributions]
     return (*sentences, *([describe_kept(at_home.home_floors, "each hospital")] if at_home.home_floors else []))
+
+
+def _describe_contribution(contribution: Contribution) -> str:
+    """What other hospitals add to a method, with what its interval says."""
+    row, line_at_home = contribution.gain, contribution.line_at_home
+    low, high = row.widest_gain
+    if not math.isfinite(row.gain) or not math.isfinite(low):
+        return f"What other hospitals add to {row.method} is not known: it could not be compared with {line_at_home}."
+    alone = f"{line_at_home}, the same method at each hospital alone"
+    conclusion = {1: "a gain", 0: "not told from 0", -1: "a loss"}[interval_sign(low, high)]
+    better = ", positive where it is lower" if row.measure in LOWER_IS_BETTER else ""
+    return (
+        f"What other hospitals add to {row.method}: {format_signed(row.gain)} in {row.measure}{better} (95 % interval "
+        f"{format_signed(low)} to {format_signed(high)}) over {alone}: {conclusion}."
+    )
 
 
 def describe_kept(lines: Sequence[str], where: str) -> str:
@@ -162,7 +178,7 @@ def describe_kept(lines: Sequence[str], where: str) -> str:
     )
 
 
-def _describe_gain(row: ScoreRow, at_home: AtHome) -> str:
+def _describe_gain(row: ScoreRow, at_home: HomeComparison) -> str:
     """The gain of the federated line, with what its interval says."""
     low, high = row.widest_gain
     reference = at_home.reference
@@ -191,7 +207,7 @@ def _describe_gain(row: ScoreRow, at_home: AtHome) -> str:
     )
 
 
-def _describe_choice(at_home: AtHome) -> str:
+def _describe_choice(at_home: HomeComparison) -> str:
     """How the two lines were chosen."""
     measure = at_home.gains[0].measure if at_home.gains else ""
     best = "lowest mean absolute error" if measure in LOWER_IS_BETTER else "highest mean AUC"
@@ -208,7 +224,7 @@ def _describe_choice(at_home: AtHome) -> str:
     )
 
 
-def _list_better(at_home: AtHome) -> list[str]:
+def _list_better(at_home: HomeComparison) -> list[str]:
     """Further federated lines whose interval lies above 0."""
     return [
         row.method for row in at_home.gains if row.method != at_home.federated and interval_sign(*row.widest_gain) > 0

@@ -23,6 +23,15 @@ class Chosen(NamedTuple):
     hospitals: int = 0
 
 
+class Contribution(NamedTuple):
+    """What other hospitals add to a method. gain: of the federated line over the line of the same method at each
+    hospital alone.
+    """
+
+    line_at_home: str
+    gain: ScoreRow
+
+
 class Validation(NamedTuple):
     """Scores on a hospital's validation patients by line, more is better. weight: its images outside their most common
     class; of a number all its images.
@@ -33,12 +42,13 @@ class Validation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AtHome:
+class HomeComparison:
     """lines: in which no other hospital has a part. reference: the best of them. federated: the line that is compared
     with it; empty = there is none. hospitals: whose validation scores chose both; 0 = there were none, so that
     `reference` is the first of `lines`, and `federated` the best on test patients. gains: a row over `reference` of
     each federated line, mean over hospitals, or of the only one. private: whether scores of validation patients may not
-    leave. home_floors: further lines of each hospital, of which nothing is told.
+    leave. home_floors: further lines of each hospital, of which nothing is told. contributions: to methods that run at
+    home too.
     """
 
     lines: tuple[str, ...] = ()
@@ -48,6 +58,7 @@ class AtHome:
     gains: tuple[ScoreRow, ...] = ()
     private: bool = False
     home_floors: tuple[str, ...] = ()
+    contributions: tuple[Contribution, ...] = ()
 
 
 def choose_line(lines: Sequence[str], validated: Mapping[str, Validation]) -> Chosen:

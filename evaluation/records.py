@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evaluation.at_home import AtHome
+from evaluation.at_home import HomeComparison
 from evaluation.attacks import InversionRow, MembershipRow
 from evaluation.cases import Cases
 from evaluation.classes import Classes
@@ -204,7 +204,7 @@ class RunPage:
     untreated: str = ""
     augmented: tuple[AugmentedRow, ...] = ()
     others: tuple[OtherCode, ...] = ()
-    at_home: AtHome = AtHome()
+    at_home: HomeComparison = HomeComparison()
     outliers: tuple[Outlier, ...] = ()
     merging: str = ""
     number: Number | None = None

@@ -9,6 +9,7 @@ from personalize.adaptation_rotation import FedTurns
 from personalize.apfl import Apfl
 from personalize.apple import Apple
 from personalize.asymmetric import Asymmetric
+from personalize.at_home import AtHome
 from personalize.cusfl import CusFL
 from personalize.ditto import Ditto
 from personalize.dp_head import DpHead
@@ -34,6 +35,7 @@ Personal: TypeAlias = (
     Apfl
     | Apple
     | Asymmetric
+    | AtHome
     | CusFL
     | Ditto
     | DpHead

@@ -14,12 +14,13 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from federation.algorithm import Memory, State
+from federation.algorithm import Algorithm, Memory, State
 from federation.as_begun import AsBegun
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.models.clip import Clip, ClipModule
 from federation.task import Task
+from personalize.at_home import method_itself
 from privacy.message import Call, Message, Params
 
 SPLIT = ("cusfl", "fenda", "perfcl")
@@ -29,8 +30,9 @@ ONLY = ("pfedmoap", "zero_shot")
 """Methods of networks with a prompt."""
 
 
-def no_prompt(method: str, task: Task) -> list[str]:
-    """A complaint if a method of this name and a prompt do not go together; it could not even make its network."""
+def no_prompt(algorithm: Algorithm, task: Task) -> list[str]:
+    """A complaint if a method and a prompt do not go together; it could not even make its network."""
+    method = method_itself(algorithm).name
     if isinstance(task.model, Clip) and method in SPLIT:
         return [f"{method} takes a network apart, and a prompt is one tensor: choose another method, as pfedmoap"]
     if not isinstance(task.model, Clip) and method in ONLY:

@@ -18,8 +18,10 @@ from federation.fedprox import FedProx
 from federation.fedsld import FedSld
 from federation.task import Task
 from personalize import AnyAlgorithm
+from personalize.at_home import AtHome
 from personalize.cusfl import CusFL
 from personalize.fedrep import FedRep
+from personalize.fenda import Fenda
 from personalize.moments import Moments
 from personalize.partial import Partial
 from personalize.pfedmoap import PFedMoAP
@@ -33,6 +35,7 @@ SETTLED = {
     "splitnn": Partial(name="splitnn", depth=1),
     "fedrep": FedRep(head_epochs=1),
     "cusfl": CusFL(depth=1),
+    "at_home": AtHome(of=Fenda()),
     "pgfedmo": PGFed(name="pgfedmo", beta=0.5),
     "moments": Moments(radius=4.0),
     "pfedmoap": PFedMoAP(d=4, heads=2),
@@ -50,7 +53,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 ALL = [
-    SETTLED.get(name, kind(name=name))
+    SETTLED[name] if name in SETTLED else kind(name=name)
     for kind in typing.get_args(AnyAlgorithm)
     for name in _names(kind)
     if name != "central"
@@ -88,5 +91,5 @@ def private(task: Task | None = None) -> list:
 def fit(task: Task) -> list:
     """Methods that accept the task."""
     work = Work(optimizer="sgd", lr=0.05)
-    known = [one for one in ALL if not no_prompt(one.name, task)]
+    known = [one for one in ALL if not no_prompt(one, task)]
     return [one for one in known if not one.complaints(one.network(task), work, False)]

@@ -17,8 +17,7 @@ hospital as many in a federation as alone, and pooled lines as many as one hospi
 patients anew among those who are trained on or left out at the hospitals, as many as these train on. nnU-Net sees as
 many patches, in batches of its own plan. nnU-Net augments as it does by default, and so does the planned work, as far
 as it has the same transforms. Dice of each test patient by masks on the patient's own grid, as `predict` and nnU-Net
-write them. FENDA joins two networks, so of glands and cups it is also trained at each hospital alone, in a run of one
-hospital with the plan of all.
+write them. FENDA joins two networks, so of glands and cups it is also trained at each hospital alone.
 
 glands: three hospitals with scanners D, E and L, 24 patients each, of whom 10 are trained on, 2 are left out and 12 are
 tested; both programs mirror predictions, as is nnU-Net's default. lesions: hospitals with scanners D and L, as many
@@ -75,10 +74,11 @@ from benchmarks.shared.records import make_table, read_measured, write_measured
 NAME = "beside_nnunet"
 FILTERS, LEFT_OUT = 8, 2
 METHODS = {"local": "each hospital alone", "fedavg": "FedAvg", "fenda": "FENDA"}
+AT_HOME = {"fenda_at_home": "FENDA, each hospital alone"}
+"""FENDA's two networks at a hospital that shares with nobody, which some comparisons have too."""
 ALONE, POOLED = "nnU-Net, each hospital alone", "nnU-Net, pooled"
 OWN, TOGETHER = "planned, each hospital alone", "planned, pooled"
-FENDA_ALONE = "planned, FENDA, each hospital alone"
-"""FENDA's two networks at a hospital that shares with nobody."""
+FENDA_ALONE = f"planned, {AT_HOME['fenda_at_home']}"
 BASES = {OWN: "planned, alone", FENDA_ALONE: "FENDA, alone", ALONE: "nnU-Net, alone", POOLED: "nnU-Net, pooled"}
 """Lines that others are compared with, and what columns call them."""
 MOST_COLUMNS = 3
@@ -131,8 +131,13 @@ class Comparison:
     mirror: bool = False
     configuration: str = "3d_fullres"
     channels: tuple[str, ...] = ("ADC",)
-    fenda_alone: bool = False
+    fenda_at_home: bool = False
     seeds: tuple[int, ...] = (0, 1, 2)
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """Label in a run -> as a line is called."""
+        return METHODS | (AT_HOME if self.fenda_at_home else {})
 
     @property
     def ending(self) -> str:
@@ -217,7 +222,7 @@ GLANDS = Comparison(
     split={"train": 0.42, "validation": 0.08, "test": 0.5},
     steps=50,
     mirror=True,
-    fenda_alone=True,
+    fenda_at_home=True,
     seeds=(0, 1, 2, 3, 4, 5),
 )
 DISCS = Comparison(
@@ -242,7 +247,7 @@ COMPARISONS = {
         rounds=24,
         steps=60,
         mirror=False,
-        fenda_alone=False,
+        fenda_at_home=False,
         seeds=(1, 2, 3),
     ),
     "discs": DISCS,
@@ -256,7 +261,7 @@ COMPARISONS = {
         rounds=48,
         steps=10,
         epochs=24,
-        fenda_alone=True,
+        fenda_at_home=True,
         seeds=(0, 1, 2, 3, 4),
     ),
 }
@@ -264,7 +269,8 @@ COMPARISONS = {
 
 def write_settings(comparison: Comparison, folder: Path, seed: int) -> None:
     """The run before it is planned."""
-    methods = {name: {"name": name} for name in METHODS}
+    at_home = {label: {"name": "at_home", "of": {"name": label.removesuffix("_at_home")}} for label in AT_HOME}
+    methods = {label: at_home.get(label, {"name": label}) for label in comparison.methods}
     settings = {
         "name": NAME,
         "privacy": "none",
@@ -406,27 +412,13 @@ def measure_ours(comparison: Comparison, folder: Path, seed: int) -> Lines:
     pooled = folder / "runs/together/sites/all/ready/local.safetensors"
     lines: Lines = {}
     for home in homes:
-        own = {f"planned, {label}": home / "ready" / f"{method}.safetensors" for method, label in METHODS.items()}
+        own = {
+            f"planned, {label}": home / "ready" / f"{method}.safetensors"
+            for method, label in comparison.methods.items()
+        }
         for line, dice in score_models(comparison, folder, home, {**own, TOGETHER: pooled}).items():
             lines.setdefault(line, {})[home.name] = dice
     return lines
-
-
-def measure_fenda_alone(comparison: Comparison, folder: Path, seed: int) -> Lines:
-    """FENDA in a run of one hospital, with the plan of all and as many steps, hospital by hospital."""
-    write_plan(comparison, folder, seed)
-    planned = yaml.safe_load((folder / "planned.yaml").read_text())
-    planned["train"]["methods"] = {"fenda": {"name": "fenda"}}
-    planned["evaluate"]["reference"] = "fenda"
-    dices = {}
-    for site, hospital in planned["sites"].items():
-        settings = {**planned, "name": f"{site}-alone", "sites": {site: hospital}}
-        (folder / f"{site}-alone.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-        call_here(folder, "run", f"{site}-alone.yaml")
-        home = folder / "runs" / f"{site}-alone" / "sites" / site
-        model = home / "ready" / "fenda.safetensors"
-        dices[site] = score_models(comparison, folder, home, {FENDA_ALONE: model})[FENDA_ALONE]
-    return {FENDA_ALONE: dices}
 
 
 def measure_nnunet(comparison: Comparison, folder: Path, seed: int, python: str) -> Lines:
@@ -538,13 +530,11 @@ def tabulate_gains(comparison: Comparison, draws: Mapping[str, Lines]) -> dict[s
 def measure_draw(comparison: Comparison, seed: int, python: str, kept: Lines) -> Lines:
     """All lines on the patients of one draw. kept: lines that are not measured again."""
     lines = dict(kept)
-    if OWN not in kept or ALONE not in kept:
+    ours = {f"planned, {label}" for label in comparison.methods.values()}
+    if not ours | {ALONE} <= {*kept}:
         with tempfile.TemporaryDirectory() as name:
             lines |= measure_ours(comparison, Path(name), seed)
             lines |= {} if ALONE in kept else measure_nnunet(comparison, Path(name), seed, python)
-    if comparison.fenda_alone and FENDA_ALONE not in kept:
-        with tempfile.TemporaryDirectory() as name:
-            lines |= measure_fenda_alone(comparison, Path(name), seed)
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from federation.weights import Weights
 from pipelines.coordinator.permissions import find_unanswered_requests, permissions_in
 from pipelines.settings.config import Config
+from pipelines.settings.home_lines import list_at_home, pair_home_lines
 from pipelines.settings.sites import Elsewhere
 from privacy.release.policy import TRACKING
 
@@ -15,6 +16,7 @@ def list_cautions(config: Config) -> list[str]:
     return [
         *find_unanswered_requests(config, permissions_in(config), optional=True),
         *find_untracked_sites(config),
+        *find_unpaired_home_lines(config),
         *(find_uncovered_starts(config) if private else []),
     ]
 
@@ -27,6 +29,17 @@ def find_uncovered_starts(config: Config) -> list[str]:
         "say public: true only if no patient of these hospitals did"
         for label, how in starts.items()
         if isinstance(how, Weights) and not how.public
+    ]
+
+
+def find_unpaired_home_lines(config: Config) -> list[str]:
+    """Methods at each hospital alone of which no line is the same in the federation."""
+    paired = {*pair_home_lines(config).values()}
+    return [
+        f"train: {label} is a method at each hospital alone, and no line is the same method in the federation, with "
+        "the same settings, network, images and work; so what other hospitals add to it is not told"
+        for label in list_at_home(config)
+        if label not in paired
     ]
 
 

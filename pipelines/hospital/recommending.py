@@ -36,6 +36,7 @@ from federation.models.features import Features
 from federation.models.mlp import Mlp
 from federation.task import STEPS
 from personalize import AnyAlgorithm
+from personalize.at_home import method_itself
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
 from pipelines.hospital.finished_models import has_noised_scores, list_usable_models
@@ -224,7 +225,8 @@ def _read_start(hospital: Hospital, run: str) -> Opening | None:
 
 def is_head(algorithm: AnyAlgorithm, model: object) -> bool:
     """Whether a method learns on features that no patient of the run shaped, by an equation or a linear model."""
-    return isinstance(algorithm, Alone | Moments | DpHead) or (isinstance(model, Features | Mlp) and not model.hidden)
+    itself = method_itself(algorithm)
+    return isinstance(itself, Alone | Moments | DpHead) or (isinstance(model, Features | Mlp) and not model.hidden)
 
 
 def _read_gains_of_others(others: Others | None) -> OtherGains:

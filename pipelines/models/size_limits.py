@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from math import prod
 
@@ -24,7 +25,7 @@ def find_size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[
     Several numbers within their limits may still multiply to very long work: in private training the rehearsal limits
     it (`privacy.dp.access_limit`); in plain training a person may stop a round.
     """
-    named = {**asdict(algorithm), "steps": work.steps, "epochs": work.epochs}
+    named = {**dict(_list_settings(asdict(algorithm))), "steps": work.steps, "epochs": work.epochs}
     problems = [f"{name} must be <= {REPEATS}, found {value}" for name, value in named.items() if _is_excessive(value)]
     lists = {name: value for name, value in vars(task.model).items() if isinstance(value, list | tuple)}
     problems += [
@@ -34,9 +35,7 @@ def find_size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[
     ]
     if min(task.inputs, default=0) < 1 or prod(task.inputs) > PARAMETERS:
         problems.append(f"inputs must be positive sides of at most {PARAMETERS} numbers, found {list(task.inputs)}")
-    return (
-        problems or no_prompt(algorithm.name, task) or find_class_needs(algorithm, task) or _too_large(algorithm, task)
-    )
+    return problems or no_prompt(algorithm, task) or find_class_needs(algorithm, task) or _too_large(algorithm, task)
 
 
 def _too_large(algorithm: AnyAlgorithm, task: Task) -> list[str]:
@@ -47,6 +46,14 @@ def _too_large(algorithm: AnyAlgorithm, task: Task) -> list[str]:
     except TooLarge as error:
         return [f"model: {error}"]
     return []
+
+
+def _list_settings(settings: Mapping[str, object], within: str = "") -> Iterator[tuple[str, object]]:
+    """(name, value) of settings and of those inside them, as in `of.head_steps`."""
+    for name, value in settings.items():
+        yield (f"{within}{name}", value)
+        if isinstance(value, dict):
+            yield from _list_settings(value, f"{within}{name}.")
 
 
 def _is_excessive(value: object) -> bool:

@@ -8,6 +8,7 @@ from federation.alone import Alone
 from federation.as_begun import AsBegun
 from federation.local import Local
 from personalize import AnyAlgorithm
+from personalize.at_home import AtHome
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
 from personalize.prompts import ZeroShot
@@ -44,6 +45,34 @@ def split_lines(config: RunSettings) -> Lines:
     return Lines((*home,), (*federated, *variants))
 
 
+def pair_home_lines(config: RunSettings) -> dict[str, str]:
+    """Federated label -> the label of the same method at each hospital alone, on the same images, with the same network
+    and work; so what the first gains over the second is due to other hospitals.
+    """
+    sites = [site for site in config.sites if site not in config.outside]
+
+    def read_conditions(label: str) -> tuple[object, ...]:
+        works = [config.work(label, site) for site in sites]
+        return config.model_of(label), image_space(config, label), config.train.start_of(label), works
+
+    def is_same(label: str, home: str) -> bool:
+        pairs = [(config.method(label, site), config.method(home, site)) for site in sites]
+        return all(isinstance(alone, AtHome) and alone.of == method for method, alone in pairs)
+
+    methods = config.train.methods
+    return {
+        label: home
+        for home in list_at_home(config)
+        for label in methods
+        if is_same(label, home) and read_conditions(label) == read_conditions(home)
+    }
+
+
+def list_at_home(config: RunSettings) -> list[str]:
+    """Labels of methods that run at each hospital alone, beside themselves in the federation."""
+    return [label for label, method in config.train.methods.items() if isinstance(method, AtHome)]
+
+
 def asks_comparisons(config: RunSettings) -> bool:
     """Whether hospitals tell how models compare on their validation patients: not in a private run, nor of masks; and
     where there is one hospital, only if a line is to be chosen by it.
@@ -57,7 +86,7 @@ def is_trained_alone(algorithm: AnyAlgorithm) -> bool:
     """Whether no other hospital has a part in a method's models."""
     if isinstance(algorithm, Moments):
         return algorithm.others_gram == 0 and algorithm.others_classes == 0
-    return isinstance(algorithm, Alone | Local) or (
+    return isinstance(algorithm, Alone | AtHome | Local) or (
         isinstance(algorithm, DpHead) and algorithm.others == 0 and algorithm.rounds == 1
     )
 

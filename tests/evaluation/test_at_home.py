@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.answers import describe_gain_over_home, describe_kept
-from evaluation.at_home import AtHome, Chosen, Validation, choose_line
+from evaluation.at_home import Chosen, Contribution, HomeComparison, Validation, choose_line
 from evaluation.notices import _score_notices
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
-from evaluation.wording import Words
+from evaluation.wording import Words, format_signed
 
 LINES = ("svm", "ridge", "local")
 SCORE = st.sampled_from((0.5, 0.6, 0.7, 0.8))
@@ -58,7 +58,7 @@ def test_a_hospital_of_one_class_and_a_line_that_one_lacks_have_no_say(validated
 @given(INTERVAL, INTERVAL, st.integers(0, 2))
 def test_the_first_sentence_says_what_the_intervals_say(first, second, hospitals):
     gains = (row("fedavg", *first), row("fedper", *second))
-    said = " ".join(describe_gain_over_home(AtHome(LINES, "ridge", "fedavg", hospitals, gains)))
+    said = " ".join(describe_gain_over_home(HomeComparison(LINES, "ridge", "fedavg", hospitals, gains)))
     assert ("A federated line beats" in said) == (first[0] > 0)
     assert ("No federated line" in said) == (first[0] <= 0 and second[0] <= 0)
     assert ("shown to beat" in said) == (first[0] <= 0 <= first[1])
@@ -71,14 +71,14 @@ def test_the_first_sentence_says_what_the_intervals_say(first, second, hospitals
 
 def test_without_a_line_at_home_or_a_federated_one_nothing_is_said_of_a_gain():
     gains = (row("fedavg", -0.1, 0.1),)
-    whole = AtHome(LINES, "svm", "fedavg", 2, gains)
+    whole = HomeComparison(LINES, "svm", "fedavg", 2, gains)
     assert describe_gain_over_home(whole)
-    for part in (AtHome(), replace(whole, reference=""), replace(whole, federated="", gains=())):
+    for part in (HomeComparison(), replace(whole, reference=""), replace(whole, federated="", gains=())):
         assert not describe_gain_over_home(part)
 
 
 def test_a_gain_that_has_no_interval_is_not_called_one():
-    said = describe_gain_over_home(AtHome(LINES, "svm", "fedavg", 2, (row("fedavg"),)))
+    said = describe_gain_over_home(HomeComparison(LINES, "svm", "fedavg", 2, (row("fedavg"),)))
     assert "is not known" in said[0] and "beat" not in said[0]
 
 
@@ -86,7 +86,7 @@ def test_a_gain_that_has_no_interval_is_not_called_one():
 def test_why_nothing_was_validated_is_said_as_it_is(private):
     gains = (row("moments", 0.01, 0.02),)
     said = " ".join(
-        describe_gain_over_home(AtHome(("alone",), "alone", "moments", 0, gains, private, ("svm_at_home",)))
+        describe_gain_over_home(HomeComparison(("alone",), "alone", "moments", 0, gains, private, ("svm_at_home",)))
     )
     assert ("a private run tells none" in said) == private == ("there are none" not in said)
     assert describe_kept(("svm_at_home",), "each hospital") in said and "cost no ε" in said
@@ -98,3 +98,20 @@ def test_a_hospital_loses_by_federated_lines_only(home, federated):
             (("ridge", home), ("fedavg", federated), ("svm", (0.0, 0.0)))]  # fmt: skip
     said = [one.text for one in _score_notices(rows, "svm", Words(), (), LINES) if one.what == "A hospital loses"]
     assert bool(said) == (federated[1] < 0) and not any("ridge" in text for text in said)
+
+
+@given(INTERVAL, st.booleans())
+def test_what_others_add_to_a_method_is_said_as_its_interval_says(ends, alone):
+    contributions = (Contribution("fenda_at_home", row("fenda", *ends)),)
+    given_lines = HomeComparison(
+        LINES, "svm", "fenda", 2, contributions=contributions, gains=() if alone else (row("fenda", *ends),)
+    )
+    sentence = describe_gain_over_home(given_lines)[-1]
+    verdict = "a gain" if ends[0] > 0 else "a loss" if ends[1] < 0 else "not told from 0"
+    assert sentence.startswith("What other hospitals add to fenda: ") and sentence.endswith(f"alone: {verdict}.")
+    assert "over fenda_at_home" in sentence and format_signed(sum(ends) / 2) in sentence
+
+
+def test_what_cannot_be_compared_is_not_a_gain():
+    (sentence,) = describe_gain_over_home(HomeComparison(contributions=(Contribution("fenda_at_home", row("fenda")),)))
+    assert "is not known" in sentence and "fenda_at_home" in sentence

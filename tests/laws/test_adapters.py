@@ -70,7 +70,7 @@ def make_pictures(seed: int, inputs: tuple[int, ...]) -> dict[Split, Rows]:
 
 def find_reasons(algorithm: Any, task: Task, work: Work, private: bool) -> list[str]:
     """Why a method refuses the task's network."""
-    return methods.no_prompt(algorithm.name, task) or algorithm.complaints(algorithm.network(task), work, private)
+    return methods.no_prompt(algorithm, task) or algorithm.complaints(algorithm.network(task), work, private)
 
 
 @pytest.mark.repeats(24)

@@ -36,7 +36,7 @@ from tests.laws.test_sums import ADAM, NAMES, SGD, forms_of, table_of, task_of
 
 REFUSED = {"apple", "fedfomo", "fedsgd", "moments"}
 """They send whole numbers, or models to hospitals that hold them in another place."""
-SILENT = {"local", "local_ridge", "local_svm", "as_begun", "zero_shot"}
+SILENT = {"local", "at_home", "local_ridge", "local_svm", "as_begun", "zero_shot"}
 WORK_OF = {each.name: methods.work_of(each, ADAM, SGD) for each in methods.ALL}
 PACKED = [each for each in methods.ALL if each.name not in REFUSED | SILENT]
 ROUNDS, ONE = Schedule(rounds=3), Schedule(rounds=1)

@@ -11,15 +11,21 @@ import pytest
 import yaml
 
 from evaluation.histograms import count_scores
+from evaluation.masks import Values
+from evaluation.metrics import AUC
+from evaluation.overlap import Overlaps, sum_over_patients
+from evaluation.rows import PRIVATE_MEAN
+from evaluation.scoring import score_rows
 from federation.alone import Alone
 from federation.models import OnFeatures
+from pipelines.coordinator.cautions import find_unpaired_home_lines
 from pipelines.coordinator.report.at_home import compare_with_home, list_home_floors
 from pipelines.coordinator.study_settings import load_study
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate_settings
 from pipelines.requests.ingest import Counted
 from pipelines.settings.config import Config
-from pipelines.settings.home_lines import asks_comparisons, split_lines
+from pipelines.settings.home_lines import asks_comparisons, pair_home_lines, split_lines
 from pipelines_settings import BASE, RUNS
 
 FLOORS = {"local_svm", "local_ridge"}
@@ -157,3 +163,82 @@ def test_without_validation_scores_the_first_floor_is_named_and_not_the_lucky_on
         assert (found.reference, found.hospitals) == ("local_ridge", 0)
         gains = {row.method: row.gain for row in found.gains}
         assert gains[found.federated] == max(gains.values())
+
+
+FENDA, FENDA_AT_HOME = {"name": "fenda"}, {"name": "at_home", "of": {"name": "fenda"}}
+
+
+def with_fenda(**train: Any) -> dict[str, Any]:
+    """A run with FENDA in the federation and at home. train: further keys of `train`."""
+    made = settings()
+    made["train"]["methods"] |= {"two": FENDA, "two_at_home": FENDA_AT_HOME}
+    for key, value in train.items():
+        made["train"].setdefault(key, {}).update(value)
+    return made
+
+
+def test_a_method_at_home_is_a_line_at_home_and_is_paired_with_itself_in_the_federation():
+    config = read(with_fenda())
+    lines = split_lines(config)
+    assert "two_at_home" in lines.home and "two" in lines.federated
+    assert pair_home_lines(config) == {"two": "two_at_home"}
+    assert find_unpaired_home_lines(config) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"methods": {"two_at_home": {"name": "at_home", "of": {"name": "fenda", "weights": "uniform"}}}},
+        {"method_work": {"two": {"lr": 0.5}}},
+        {"method_work": {"two_at_home": {"lr": 0.5}}},
+        {"method_model": {"two": {"name": "cnn", "widths": [8, 16], "norm": "group"}}},
+        {"method_start": {"two": {"name": "pretrained", "on": "prostate_adc", "epochs": 1}}},
+    ],
+)
+def test_it_is_paired_only_where_nothing_but_the_others_differs_and_else_the_check_says_so(changes):
+    config = read(with_fenda(**changes))
+    assert pair_home_lines(config) == {}
+    (sentence,) = find_unpaired_home_lines(config)
+    assert sentence.startswith("train: two_at_home") and "not told" in sentence
+
+
+def test_settings_of_one_hospital_count_too():
+    made = with_fenda()
+    made["sites"]["a"]["methods"] = {"two": {"local": {"name": "mlp", "hidden": [3]}}}
+    assert pair_home_lines(read(made)) == {}
+
+
+def test_what_others_add_is_the_gain_over_the_same_method_at_home_on_the_same_patients():
+    config = read(with_fenda())
+    tables = {label: evidence(place) for place, label in enumerate((*HOME, *TOGETHER, "two", "two_at_home"))}
+    (contribution,) = compare_with_home(config, tables, COHORTS, {}).contributions
+    assert (contribution.line_at_home, contribution.gain.method) == ("two_at_home", "two")
+    rows = {
+        row.method: row
+        for row in score_rows({k: tables[k] for k in ("two_at_home", "two")}, reference="two_at_home", measures=(AUC,))
+        if row.protocol == PRIVATE_MEAN
+    }
+    assert contribution.gain == rows["two"]
+    assert contribution.gain.gain == pytest.approx(rows["two"].value - rows["two_at_home"].value)
+
+
+def test_of_masks_it_is_told_too_although_they_have_no_floors():
+    made = with_fenda()
+    made["task"] = {"kind": "segmentation", "target": "gland"}
+    made["images"]["centre"] = "image"
+    made["model"] = {"name": "unet", "width": 4, "levels": 2, "norm": "group"}
+    made["train"] |= {"methods": {"two": FENDA, "two_at_home": FENDA_AT_HOME}, "method_model": {}}
+    made["evaluate"], made["audit"] = {"copies": 20}, {"membership": False}
+    config = read(made)
+    tables = {
+        label: {(site, site): overlaps(dice) for site in ("a", "b")}
+        for label, dice in (("two", 0.8), ("two_at_home", 0.7))
+    }
+    (contribution,) = compare_with_home(config, tables, COHORTS, {}).contributions
+    assert contribution.gain.measure == "Dice" and contribution.gain.gain == pytest.approx(0.1)
+
+
+def overlaps(dice: float) -> Overlaps:
+    """Of eight patients with this Dice."""
+    values = Values(np.arange(8), np.full((8, 1, 2), dice), np.ones((8, 1), bool), 8)
+    return sum_over_patients(values, copies=20, seed=0)

@@ -250,7 +250,7 @@ def test_a_method_that_hands_a_sites_tensors_to_others_says_so(algorithm):
     hospitals = testbed.make_federation(algorithm, sites, task=task, work=work)
     engine = Overheard(hospitals)
     testbed.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=3), engine=engine)
-    assert engine.said or algorithm.name in ("local", "local_ridge", "local_svm", "as_begun", "zero_shot")
+    assert engine.said or algorithm.name in ("local", "at_home", "local_ridge", "local_svm", "as_begun", "zero_shot")
     if engine.handed:
         assert recipient_of(algorithm) == SITES, f"{algorithm.name} hands on {engine.handed}"
 

@@ -638,6 +638,10 @@ def test_an_opening_is_read_strictly_and_methods_are_known_by_what_they_are(tmp_
     loose = {**to_plain(PROTECTED), "trust_me": True}
     assert asked(own, "introduce", **{**said(cohort), "privacy": loose})[0] == "malformed_opening"
     assert asked(own, "introduce", **said(cohort, algorithm={"name": "local"}))[1]["refused"] is None
+    for name, of in (("mine", "fenda"), ("at_home", "fedavg"), ("at_home", "fenda")):
+        limited, its_cohort = hospital(tmp_path / f"{name}-{of}", Policy(public=PUBLIC, algorithms=(name, "fedavg")))
+        answer = asked(limited, "introduce", **said(its_cohort, algorithm={"name": "at_home", "of": {"name": of}}))
+        assert (answer[0] == "policy_algorithm") == ((name, of) != ("at_home", "fedavg"))
     assert asked(own, "train", 1, MODEL, run="r/unknown")[0] == "not_introduced"
 
 

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from evaluation.at_home import AtHome, Chosen, Validation, choose_line
+from evaluation.at_home import Chosen, Contribution, HomeComparison, Validation, choose_line
 from evaluation.findings import MEAN_AUC
 from evaluation.metrics import AUC, Measure
 from evaluation.numbers import list_number_measures
+from evaluation.overlap import DICE
 from evaluation.protocols import Table
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
 from evaluation.scoring import score_rows
@@ -18,7 +19,7 @@ from pipelines.coordinator.artifacts import Counts
 from pipelines.hospital.home_floors import RIDGE, SVM
 from pipelines.hospital.numbers import describe_number
 from pipelines.settings.config import Config
-from pipelines.settings.home_lines import split_lines
+from pipelines.settings.home_lines import pair_home_lines, split_lines
 
 Repeats = Mapping[str, Sequence[Table]]
 
@@ -29,7 +30,7 @@ def compare_with_home(
     cohorts: Mapping[str, Counts],
     scores: Mapping[str, Mapping[str, float]],
     repeats: Repeats = MappingProxyType({}),
-) -> AtHome:
+) -> HomeComparison:
     """The best line at home and the federated line to compare with it, chosen by validation patients, and every
     federated line's gain on test patients.
 
@@ -41,15 +42,20 @@ def compare_with_home(
     lines = split_lines(config)
     home, federated = ([label for label in group if label in tables] for group in lines)
     labels = config.task.number
-    primary = MEAN_AUC if config.task.findings else AUC
-    primary = primary if labels is None else list_number_measures(describe_number(labels))[0]
+    primary = _choose_primary(config)
     count_telling = _count_less_common if labels is None else lambda counts: counts.splits["validation"]["images"]
     validated = {site: Validation(each, count_telling(cohorts[site])) for site, each in scores.items()}
     chosen = choose_line(home, validated)
     reference = chosen.line or next(iter(home), "")
     gains = compute_gains_over(reference, federated, tables, repeats, primary) if reference else ()
     first = choose_line(federated, validated) if chosen.line else Chosen()
-    return AtHome(
+    contributions = [
+        Contribution(home, row)
+        for label, home in pair_home_lines(config).items()
+        if {label, home} <= {*tables}
+        for row in compute_gains_over(home, [label], tables, repeats, primary)
+    ]
+    return HomeComparison(
         lines=tuple(home),
         reference=reference,
         federated=first.line or _find_largest_gain(gains),
@@ -57,7 +63,17 @@ def compare_with_home(
         gains=gains,
         private=config.privacy != "none",
         home_floors=list_home_floors(config),
+        contributions=tuple(contributions),
     )
+
+
+def _choose_primary(config: Config) -> Measure:
+    """The measure by which lines are compared."""
+    if config.task.kind == "segmentation":
+        return DICE
+    if config.task.number is not None:
+        return list_number_measures(describe_number(config.task.number))[0]
+    return MEAN_AUC if config.task.findings else AUC
 
 
 def list_home_floors(config: Config) -> tuple[str, ...]:

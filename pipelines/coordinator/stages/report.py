@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from evaluation.at_home import AtHome
+from evaluation.at_home import HomeComparison
 from evaluation.choice import compute_optimism, select_primary
 from evaluation.classes import Classes
 from evaluation.findings import Several, list_finding_measures
@@ -93,7 +93,7 @@ from privacy.message import Json, as_list, as_mapping
 from privacy.release.statement import Statement, from_json
 from privacy.release.statement_markdown import render_markdown
 
-VERSION = 30
+VERSION = 31
 
 
 def settings(world: World) -> Json:
@@ -231,7 +231,7 @@ def _describe_examples(config: Config) -> Words:
     return replace(words_of_kind(config.images.kind), unit=unit)
 
 
-def _name_references(named: str | None, at_home: AtHome, tables: Tables) -> tuple[str | None, str | None]:
+def _name_references(named: str | None, at_home: HomeComparison, tables: Tables) -> tuple[str | None, str | None]:
     """Over which line gains are on the coordinator's page, and on hospitals'. named: in the settings.
 
     A hospital of a private run knows more of its own lines than others do, and chooses by that.

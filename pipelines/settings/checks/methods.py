@@ -14,6 +14,7 @@ from federation.sizes import TooLarge
 from federation.task import Task
 from federation.verdict import find_reply_problem
 from personalize import AnyAlgorithm
+from personalize.at_home import method_itself
 from personalize.prompts import no_prompt
 from pipelines.data.images import pixel_spacing
 from pipelines.settings.foreign import describe_foreign_failure
@@ -35,7 +36,7 @@ def problems(run: RunSettings) -> list[Problem]:
     """All conflicts between methods, sites and policies."""
     found_problems = [*_pooling_problems(run), *_network_problems(run), *_recipient_problems(run)]
     for label, method in run.train.methods.items():
-        if method.name == "fedfomo" and run.split.validation == 0:
+        if method_itself(method).name == "fedfomo" and run.split.validation == 0:
             text = "fedfomo weighs models by validation patients, and split.validation is 0; give validation patients, "
             found_problems.append(Problem(("train", "methods", label), f"{text}or choose another method"))
     for label, site, work in list_works(run):
@@ -86,7 +87,7 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
             yield Problem(("task", "kind"), f"{error} (method {label})")
             continue
         method = run.train.methods[label]
-        if wrong := no_prompt(method.name, task) or find_class_needs(method, task):
+        if wrong := no_prompt(method, task) or find_class_needs(method, task):
             yield from (Problem(("train", "methods", label), text) for text in wrong)
             continue
         if not is_buildable(task):
