@@ -151,23 +151,29 @@ def describe_gain_over_home(at_home: HomeComparison) -> tuple[str, ...]:
             _describe_choice(at_home),
             *([f"Above {at_home.reference} by intervals of their own: {format_list(better)}."] if better else []),
         ]
-    sentences += [_describe_contribution(each) for each in at_home.contributions]
+    sentences += [_describe_contributions(at_home.contributions)] if at_home.contributions else []
     return (*sentences, *([describe_kept(at_home.home_floors, "each hospital")] if at_home.home_floors else []))
 
 
-def _describe_contribution(contribution: Contribution) -> str:
-    """What other hospitals add to a method, with what its interval says."""
-    row, line_at_home = contribution.gain, contribution.line_at_home
-    low, high = row.widest_gain
-    if not math.isfinite(row.gain) or not math.isfinite(low):
-        return f"What other hospitals add to {row.method} is not known: it could not be compared with {line_at_home}."
-    alone = f"{line_at_home}, the same method at each hospital alone"
-    conclusion = {1: "a gain", 0: "not told from 0", -1: "a loss"}[interval_sign(low, high)]
-    better = ", positive where it is lower" if row.measure in LOWER_IS_BETTER else ""
+def _describe_contributions(contributions: Sequence[Contribution]) -> str:
+    """What other hospitals add to each method, with what its interval says."""
+    measure = contributions[0].gain.measure
+    better = ", positive where it is lower" if measure in LOWER_IS_BETTER else ""
+    parts = [f"{each.gain.method} {_describe_contribution(each)}" for each in contributions]
     return (
-        f"What other hospitals add to {row.method}: {format_signed(row.gain)} in {row.measure}{better} (95 % interval "
-        f"{format_signed(low)} to {format_signed(high)}) over {alone}: {conclusion}."
+        f"What other hospitals add, as a gain in {measure}{better} over the same method at each hospital alone, with "
+        f"its 95 % interval: {'; '.join(parts)}."
     )
+
+
+def _describe_contribution(contribution: Contribution) -> str:
+    """The gain over the line at home, and whether it is told from 0."""
+    low, high = contribution.gain.widest_gain
+    if not math.isfinite(contribution.gain.gain) or not math.isfinite(low):
+        return f"not known, because it could not be compared with {contribution.line_at_home}"
+    conclusion = {1: "a gain", 0: "not told from 0", -1: "a loss"}[interval_sign(low, high)]
+    interval = f"{format_signed(low)} to {format_signed(high)}"
+    return f"{format_signed(contribution.gain.gain)} ({interval}) over {contribution.line_at_home}, {conclusion}"
 
 
 def describe_kept(lines: Sequence[str], where: str) -> str:

@@ -100,18 +100,19 @@ def test_a_hospital_loses_by_federated_lines_only(home, federated):
     assert bool(said) == (federated[1] < 0) and not any("ridge" in text for text in said)
 
 
-@given(INTERVAL, st.booleans())
-def test_what_others_add_to_a_method_is_said_as_its_interval_says(ends, alone):
-    contributions = (Contribution("fenda_at_home", row("fenda", *ends)),)
-    given_lines = HomeComparison(
-        LINES, "svm", "fenda", 2, contributions=contributions, gains=() if alone else (row("fenda", *ends),)
-    )
-    sentence = describe_gain_over_home(given_lines)[-1]
-    verdict = "a gain" if ends[0] > 0 else "a loss" if ends[1] < 0 else "not told from 0"
-    assert sentence.startswith("What other hospitals add to fenda: ") and sentence.endswith(f"alone: {verdict}.")
-    assert "over fenda_at_home" in sentence and format_signed(sum(ends) / 2) in sentence
+@given(INTERVAL, INTERVAL, st.booleans())
+def test_what_others_add_to_methods_is_said_as_their_intervals_say(first, second, alone):
+    ends = {"fenda": first, "ditto": second}
+    contributions = tuple(Contribution(f"{name}_at_home", row(name, *each)) for name, each in ends.items())
+    gains = () if alone else (row("fenda", *first),)
+    sentence = describe_gain_over_home(HomeComparison(LINES, "svm", "fenda", 2, gains, contributions=contributions))[-1]
+    for name, (low, high) in ends.items():
+        conclusion = "a gain" if low > 0 else "a loss" if high < 0 else "not told from 0"
+        assert f"{name} {format_signed((low + high) / 2)} (" in sentence
+        assert f"over {name}_at_home, {conclusion}" in sentence
 
 
 def test_what_cannot_be_compared_is_not_a_gain():
-    (sentence,) = describe_gain_over_home(HomeComparison(contributions=(Contribution("fenda_at_home", row("fenda")),)))
-    assert "is not known" in sentence and "fenda_at_home" in sentence
+    comparison = HomeComparison(contributions=(Contribution("fenda_at_home", row("fenda")),))
+    (sentence,) = describe_gain_over_home(comparison)
+    assert "fenda not known" in sentence and "fenda_at_home" in sentence
