@@ -421,8 +421,8 @@ def measure_ours(comparison: Comparison, folder: Path, seed: int) -> Lines:
     return lines
 
 
-def measure_nnunet(comparison: Comparison, folder: Path, seed: int, python: str) -> Lines:
-    """nnU-Net on each hospital's training patients, and on all."""
+def measure_nnunet(comparison: Comparison, folder: Path, seed: int, python: str, *, alone: bool = True) -> Lines:
+    """nnU-Net on all training patients, and on each hospital's. alone: whether on each hospital's."""
     homes = sorted((folder / "runs" / NAME / "sites").iterdir())
     patients = {home.name: list_patients(home, folder) for home in homes}
     batch = yaml.safe_load((folder / "planned.yaml").read_text())["train"]["work"]["batch"]
@@ -431,7 +431,7 @@ def measure_nnunet(comparison: Comparison, folder: Path, seed: int, python: str)
     for site, parts in patients.items():
         for image in parts["test"]:  # two hospitals may name patients alike, so the name tells the hospital too
             tested[Path(shutil.copy(image, folder / "named" / f"{site}-{image.name}"))] = (site, image)
-    jobs = {**{site: [site] for site in patients}, "pooled": [*patients]}
+    jobs = {**({site: [site] for site in patients} if alone else {}), "pooled": [*patients]}
     for job, sites in jobs.items():
         pairs = [(image, mask_of(image, comparison.target)) for site in sites for image in patients[site]["train"]]
         settings = {
@@ -452,7 +452,7 @@ def measure_nnunet(comparison: Comparison, folder: Path, seed: int, python: str)
         (folder / f"{job}.json").write_text(json.dumps(settings))
     training = ROOT / "benchmarks/studies/nnunet_training.py"
     call(folder, python, str(training), *(f"{job}.json" for job in jobs))
-    lines: Lines = {ALONE: {}, POOLED: {}}
+    lines: Lines = {**({ALONE: {}} if alone else {}), POOLED: {}}
     for job, sites in jobs.items():
         for site in sites:
             dices = [

@@ -82,6 +82,7 @@ def planned() -> Tables:
     return {
         **made_by("studies.planned").tables(read_measured("planned")),
         **made_by("studies.beside_nnunet").tables(read_measured("beside_nnunet")),
+        **made_by("studies.lesion_trainings").tables(read_measured("lesion_trainings")),
         **made_by("studies.prostatex_nnunet").tables(read_measured("prostatex_nnunet")),
         **made_by("studies.own_plans").tables(read_measured("own_plans")),
         **made_by("studies.nnunet_weights").tables(read_measured("nnunet_weights")),
@@ -99,7 +100,8 @@ def recommendation() -> Tables:
 
 def heart_disease() -> Tables:
     script, book = made_by("studies.fenda_tables"), read_measured("fenda")
-    return paired({"ranks": script.ranks(), "sizes": script.sizes(book), "matrix": script.matrix(book)})
+    made = paired({"ranks": script.ranks(), "sizes": script.sizes(book), "matrix": script.matrix(book)})
+    return {**made, **made_by("studies.added_by_others").tables(read_measured("added_by_others"))}
 
 
 def partitions() -> Tables:
