@@ -125,3 +125,8 @@ def _part(memory: Memory, name: str) -> Message:
 def method_itself(algorithm: Algorithm) -> Algorithm:
     """The method that runs at home; of any other, itself."""
     return method_itself(algorithm.of) if isinstance(algorithm, AtHome) else algorithm
+
+
+def list_policy_names(algorithm: Algorithm) -> tuple[str, ...]:
+    """What `algorithms` of a policy must name: a method, and of one at home also the method itself."""
+    return tuple(dict.fromkeys((algorithm.name, method_itself(algorithm).name)))

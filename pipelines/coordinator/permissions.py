@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from federation.models import OnFeatures
 from federation.origins import find_permission_problems, list_packages_in
+from personalize.at_home import list_policy_names
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.loader.document import ConfigError
 from pipelines.requests.survey import Surveyed
@@ -144,7 +145,12 @@ def find_refused_requests(config: Config, by_site: Mapping[str, Permissions]) ->
         sentences += _find_missing_recipients(config, site, permitted)
         known = permitted.algorithms
         if known is not None and (
-            refused_methods := [m.name for m in config.train.methods.values() if m.name not in known]
+            refused_methods := [
+                name
+                for method in config.train.methods.values()
+                for name in list_policy_names(method)
+                if name not in known
+            ]
         ):
             sentences.append(
                 f"{site}: its policy does not train by {', '.join(dict.fromkeys(refused_methods))} (stage train)"

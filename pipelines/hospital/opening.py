@@ -23,7 +23,7 @@ from federation.participant import Checkpoint, load_checkpoint
 from federation.task import Kind, Task
 from federation.upload import SUM_NEEDS, Int8
 from personalize import AnyAlgorithm
-from personalize.at_home import method_itself
+from personalize.at_home import list_policy_names
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Target
 from pipelines.data.stored import count_outputs, finding_names
@@ -133,7 +133,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
     if hospital.policy.promises:  # an error while reading patients would count as if it depended on them
         _check_cohort(cohort_of(hospital, question.cohort), task, target)
     known = hospital.policy.algorithms
-    if known is not None and not {algorithm.name, method_itself(algorithm).name} <= {*known}:
+    if known is not None and not {*list_policy_names(algorithm)} <= {*known}:
         raise Refused("policy_algorithm") from ValueError(f"this hospital's policy trains by {', '.join(known)} only")
     return Opening(
         algorithm=algorithm,

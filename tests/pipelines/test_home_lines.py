@@ -19,6 +19,7 @@ from evaluation.scoring import score_rows
 from federation.alone import Alone
 from federation.models import OnFeatures
 from pipelines.coordinator.cautions import find_unpaired_home_lines
+from pipelines.coordinator.permissions import find_refused_requests, permissions_in
 from pipelines.coordinator.report.at_home import compare_with_home, list_home_floors
 from pipelines.coordinator.study_settings import load_study
 from pipelines.loader.document import read_yaml
@@ -206,6 +207,20 @@ def test_settings_of_one_hospital_count_too():
     made = with_fenda()
     made["sites"]["a"]["methods"] = {"two": {"local": {"name": "mlp", "hidden": [3]}}}
     assert pair_home_lines(read(made)) == {}
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "refused"),
+    [(["local", "at_home"], "fenda"), (["local", "fenda"], "at_home"), (["local", "fenda", "at_home"], None)],
+)
+def test_the_check_foresees_a_policy_that_trains_by_one_of_the_two_names_alone(algorithms, refused):
+    made = settings()
+    made["train"] |= {"methods": {"local": {"name": "local"}, "two_at_home": FENDA_AT_HOME}, "method_model": {}}
+    made["evaluate"] = {"copies": 20}
+    made["sites"]["a"]["policy"] = {"algorithms": algorithms}
+    config = read(made)
+    expected = [f"a: its policy does not train by {refused} (stage train)"] if refused else []
+    assert find_refused_requests(config, permissions_in(config)) == expected
 
 
 def test_what_others_add_is_the_gain_over_the_same_method_at_home_on_the_same_patients():
