@@ -205,7 +205,7 @@ def test_it_is_paired_only_where_nothing_but_the_others_differs_and_else_the_che
 
 def test_settings_of_one_hospital_count_too():
     made = with_fenda()
-    made["sites"]["a"]["methods"] = {"two": {"local": {"name": "mlp", "hidden": [3]}}}
+    made["sites"]["a"]["methods"] = {"two": {"weights": "uniform"}}
     assert pair_home_lines(read(made)) == {}
 
 

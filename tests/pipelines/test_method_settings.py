@@ -52,6 +52,13 @@ def test_what_a_private_run_refuses_it_refuses_of_one_site(common, own, why):
         config(privately(settings({"m": common}, {"m": own})))
 
 
+OTHER = {"name": "cnn", "widths": [8, 16], "norm": "group"}
+
+
+def at_home(name: str) -> dict:
+    return {"name": "at_home", "of": {"name": name}}
+
+
 @pytest.mark.parametrize(
     ("common", "own", "why"),
     [
@@ -59,6 +66,9 @@ def test_what_a_private_run_refuses_it_refuses_of_one_site(common, own, why):
         ({"name": "cusfl", "depth": 1}, {"depth": 2}, "replies would have other tensors or facts"),
         ({"name": "cusfl", "depth": 1}, {"depth": 9}, "set depth to at most"),
         ({"name": "fedper"}, {"name": "lg_fedavg"}, "all sites run one method, fedper here; remove it"),
+        ({"name": "fenda"}, {"local": OTHER}, "sites.a.methods.m: its network would not fit the start"),
+        (at_home("fenda"), {"of": {"name": "fenda", "local": OTHER}}, "m: its network would not fit the start"),
+        (at_home("fedprox"), {"of": {"name": "fedavg"}}, "of.name: fedavg, but all sites run one method, fedprox here"),
     ],
 )
 def test_a_site_whose_replies_nobody_could_read_is_named_before_it_trains(common, own, why):
@@ -71,6 +81,7 @@ def test_a_site_may_still_change_what_leaves_its_replies_alike():
     config(
         settings({"m": {"name": "cusfl", "depth": 1}, "p": {"name": "fedprox"}}, {"m": {"r": 0.3}, "p": {"mu": 1.0}})
     )
+    config(settings({"m": at_home("fedprox")}, {"m": {"of": {"name": "fedprox", "mu": 1.0}}}))
 
 
 def test_what_validation_patients_decide_needs_some():

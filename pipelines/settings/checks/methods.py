@@ -14,7 +14,7 @@ from federation.sizes import TooLarge
 from federation.task import Task
 from federation.verdict import find_reply_problem
 from personalize import AnyAlgorithm
-from personalize.at_home import method_itself
+from personalize.at_home import list_policy_names, method_itself
 from personalize.prompts import no_prompt
 from pipelines.data.images import pixel_spacing
 from pipelines.settings.foreign import describe_foreign_failure
@@ -123,9 +123,10 @@ def _site_form_problems(run: RunSettings, label: str, site: str, task: Task) -> 
     except ValueError:
         return []  # `checks.sites` reports it
     where = ("train", "methods", label) if site_method == common_method else ("sites", site, "methods", label)
-    if site_method.name != common_method.name:
-        text = f"{site_method.name}, but all sites run one method, {common_method.name} here; remove it"
-        return [Problem((*where, "name"), text)]
+    if list_policy_names(site_method) != list_policy_names(common_method):
+        named = (*where, "name") if site_method.name != common_method.name else (*where, "of", "name")
+        own, common = (list_policy_names(method)[-1] for method in (site_method, common_method))
+        return [Problem(named, f"{own}, but all sites run one method, {common} here; remove it")]
     try:
         complaints = site_method.complaints(build_network(site_method, task), work, run.privacy != "none")
         form_problems = [Problem(where, sentence, needs=METHOD_INPUTS) for sentence in complaints]
@@ -135,14 +136,20 @@ def _site_form_problems(run: RunSettings, label: str, site: str, task: Task) -> 
         if (reason := describe_foreign_failure(error, site_method, task.model)) is None:
             raise
         return [Problem(where, reason)]
-    if (
-        site_method != common_method
-        and not form_problems
-        and not _have_same_replies(site_method, common_method, task, work)
-    ):
+    if site_method == common_method or form_problems:
+        return form_problems
+    if not _have_same_replies(site_method, common_method, task, work):
         text = "replies would have other tensors or facts than those of the other sites, and each would be refused as "
-        form_problems.append(Problem(where, f"{text}malformed; change only what leaves the replies as they are"))
-    return form_problems
+        return [Problem(where, f"{text}malformed; change only what leaves the replies as they are")]
+    if _list_shapes(site_method, task) != _list_shapes(common_method, task):
+        text = "its network would not fit the start that all sites are sent: parameters have other names or shapes; "
+        return [Problem(where, f"{text}change only what leaves the network as it is")]
+    return []
+
+
+def _list_shapes(method: AnyAlgorithm, task: Task) -> dict[str, tuple[int, ...]]:
+    """The shapes of a network's parameters and buffers, by name."""
+    return {name: (*value.shape,) for name, value in build_network(method, task).state_dict().items()}
 
 
 def _have_same_replies(method: AnyAlgorithm, other_method: AnyAlgorithm, task: Task, work: Work) -> bool:
