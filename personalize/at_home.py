@@ -30,6 +30,8 @@ from federation.local import Local
 from federation.parameters import prefixed, section
 from federation.participant import NOTES
 from federation.task import Task
+from personalize.dp_head import DpHead
+from personalize.moments import Moments
 from privacy.message import Call, Json, Message, Params, as_mapping, whole_of
 from privacy.settings_error import refuse, unmet
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 STATE, MEMORY, ROUND = "state", "memory", "round"
 """In a hospital's memory: the state that a coordinator would have, the method's own memory, and the last round."""
+ZERO_SHOT = "zero_shot"
+"""A method that learns from no hospital. Its module imports this one, so it is known by its name."""
 
 
 class AnyMethod:
@@ -60,9 +64,11 @@ class AtHome:
     of: Annotated[Algorithm, AnyMethod()]
 
     def __post_init__(self) -> None:
-        is_federated = not isinstance(self.of, Alone | AsBegun | AtHome | Local)
+        is_method = hasattr(self.of, "merge") and not isinstance(self.of, type)
+        refuse(unmet(self, of=(is_method, "a method with its settings, as Fenda()")))
+        is_alone = is_trained_alone(self.of) or isinstance(self.of, AsBegun) or self.of.name == ZERO_SHOT
         text = f"a method that learns from others, and {self.of.name} does not: name it directly"
-        refuse(unmet(self, of=(is_federated, text)))
+        refuse(unmet(self, of=(not is_alone, text)))
 
     @property
     def rounds(self) -> int | None:
@@ -125,6 +131,15 @@ def _part(memory: Memory, name: str) -> Message:
 def method_itself(algorithm: Algorithm) -> Algorithm:
     """The method that runs at home; of any other, itself."""
     return method_itself(algorithm.of) if isinstance(algorithm, AtHome) else algorithm
+
+
+def is_trained_alone(algorithm: Algorithm) -> bool:
+    """Whether no other hospital has a part in a method's models."""
+    if isinstance(algorithm, Moments):
+        return algorithm.others_gram == 0 and algorithm.others_classes == 0
+    return isinstance(algorithm, Alone | AtHome | Local) or (
+        isinstance(algorithm, DpHead) and algorithm.others == 0 and algorithm.rounds == 1
+    )
 
 
 def list_policy_names(algorithm: Algorithm) -> tuple[str, ...]:

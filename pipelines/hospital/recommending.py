@@ -36,7 +36,7 @@ from federation.models.features import Features
 from federation.models.mlp import Mlp
 from federation.task import STEPS
 from personalize import AnyAlgorithm
-from personalize.at_home import method_itself
+from personalize.at_home import is_trained_alone, method_itself
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
 from pipelines.hospital.finished_models import has_noised_scores, list_usable_models
@@ -50,7 +50,6 @@ from pipelines.requests.compare import Compare, Compared
 from pipelines.requests.methods import TableLine
 from pipelines.requests.report import Others, Report
 from pipelines.runs.store import DiskFolder
-from pipelines.settings.home_lines import is_trained_alone
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
 from privacy.message import Json, Malformed, from_bytes
 from privacy.release.form import value_or_none

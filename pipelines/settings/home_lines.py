@@ -6,11 +6,7 @@ from typing import NamedTuple
 
 from federation.alone import Alone
 from federation.as_begun import AsBegun
-from federation.local import Local
-from personalize import AnyAlgorithm
-from personalize.at_home import AtHome
-from personalize.dp_head import DpHead
-from personalize.moments import Moments
+from personalize.at_home import AtHome, is_trained_alone
 from personalize.prompts import ZeroShot
 from pipelines.settings.harmonization import Oracle
 from pipelines.settings.image_spaces import image_space
@@ -80,15 +76,6 @@ def asks_comparisons(config: RunSettings) -> bool:
     sites = len(config.sites) - len(config.outside)
     labels = config.privacy == "none" and config.task.target is None and bool(config.train.methods)
     return labels and (sites > 1 or len(split_lines(config).home) > 1)
-
-
-def is_trained_alone(algorithm: AnyAlgorithm) -> bool:
-    """Whether no other hospital has a part in a method's models."""
-    if isinstance(algorithm, Moments):
-        return algorithm.others_gram == 0 and algorithm.others_classes == 0
-    return isinstance(algorithm, Alone | AtHome | Local) or (
-        isinstance(algorithm, DpHead) and algorithm.others == 0 and algorithm.rounds == 1
-    )
 
 
 def _stays_home(config: RunSettings, label: str) -> bool:

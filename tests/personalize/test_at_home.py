@@ -35,6 +35,7 @@ from privacy.dp.access import open_access
 from privacy.dp.events import compose_events
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message, as_mapping
+from privacy.settings_error import SettingsError
 
 READ: TypeAdapter[Any] = TypeAdapter(NamedAlgorithm)
 AT_HOME_ALREADY = (Alone, AsBegun, AtHome, Local)
@@ -131,6 +132,26 @@ def test_a_method_that_learns_from_nobody_is_refused(name):
     of = {"name": name, "of": {"name": "fenda"}} if name == "at_home" else {"name": name}
     with pytest.raises(ValueError, match=f"of.*learns from others, and {name} does not"):
         READ.validate_python({"name": "at_home", "of": of})
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        {"name": "zero_shot"},
+        {"name": "moments", "others_gram": 0.0, "others_classes": 0.0},
+        {"name": "dp_head", "others": 0.0, "rounds": 1},
+    ],
+    ids=lambda of: of["name"],
+)
+def test_a_method_whose_settings_keep_it_at_home_is_refused_too(of):
+    with pytest.raises(ValueError, match=f"learns from others, and {of['name']} does not"):
+        READ.validate_python({"name": "at_home", "of": of})
+
+
+@pytest.mark.parametrize("of", ["fenda", Fenda, None, {"name": "fenda"}], ids=str)
+def test_from_python_a_method_is_asked_for_in_words(of):
+    with pytest.raises(SettingsError, match=r"of must be a method with its settings, as Fenda\(\), found"):
+        AtHome(of=of)
 
 
 def test_what_a_method_promises_of_its_rounds_and_losses_holds_at_home():
