@@ -5,7 +5,7 @@ from __future__ import annotations
 from federation.weights import Weights
 from pipelines.coordinator.permissions import find_unanswered_requests, permissions_in
 from pipelines.settings.config import Config
-from pipelines.settings.home_lines import list_at_home, pair_home_lines
+from pipelines.settings.home_lines import list_unpaired_home_lines
 from pipelines.settings.sites import Elsewhere
 from privacy.release.policy import TRACKING
 
@@ -34,12 +34,11 @@ def find_uncovered_starts(config: Config) -> list[str]:
 
 def find_unpaired_home_lines(config: Config) -> list[str]:
     """Methods at each hospital alone of which no line is the same in the federation."""
-    paired = {*pair_home_lines(config).values()}
     return [
         f"train: {label} is a method at each hospital alone, and no line is the same method in the federation, with "
-        "the same settings, network, images and work; so what other hospitals add to it is not told"
-        for label in list_at_home(config)
-        if label not in paired
+        "the same settings, network, start, images and work, as often at every hospital; so what other hospitals add "
+        "to it is not told"
+        for label in list_unpaired_home_lines(config)
     ]
 
 

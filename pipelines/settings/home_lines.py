@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from federation.alone import Alone
 from federation.as_begun import AsBegun
+from federation.rounds import method_schedule
 from personalize.at_home import AtHome, is_trained_alone
 from personalize.prompts import ZeroShot
 from pipelines.settings.harmonization import Oracle
@@ -43,25 +45,39 @@ def split_lines(config: RunSettings) -> Lines:
 
 def pair_home_lines(config: RunSettings) -> dict[str, str]:
     """Federated label -> the label of the same method at each hospital alone, on the same images, with the same network
-    and work; so what the first gains over the second is due to other hospitals.
+    and as much of the same work; so what the first gains over the second is due to other hospitals. Of equal lines at
+    home it is the first.
     """
+    pairs: dict[str, str] = {}
+    for label, home in _list_pairs(config):
+        pairs.setdefault(label, home)
+    return pairs
+
+
+def list_unpaired_home_lines(config: RunSettings) -> list[str]:
+    """Labels of methods at each hospital alone of which no line is the same in the federation."""
+    paired = {home for _, home in _list_pairs(config)}
+    return [label for label in list_at_home(config) if label not in paired]
+
+
+def _list_pairs(config: RunSettings) -> Iterator[tuple[str, str]]:
+    """Labels of a method in the federation and of the same method at home, under the same conditions."""
     sites = [site for site in config.sites if site not in config.outside]
+    methods, schedule = config.train.methods, config.train.schedule
 
     def read_conditions(label: str) -> tuple[object, ...]:
         works = [config.work(label, site) for site in sites]
-        return config.model_of(label), image_space(config, label), config.train.start_of(label), works
+        updates = method_schedule(methods[label], schedule).count_updates(sites)
+        return config.model_of(label), image_space(config, label), config.train.start_of(label), works, updates
 
     def is_same(label: str, home: str) -> bool:
         pairs = [(config.method(label, site), config.method(home, site)) for site in sites]
         return all(isinstance(alone, AtHome) and alone.of == method for method, alone in pairs)
 
-    methods = config.train.methods
-    return {
-        label: home
-        for home in list_at_home(config)
-        for label in methods
-        if is_same(label, home) and read_conditions(label) == read_conditions(home)
-    }
+    for home in list_at_home(config):
+        for label in methods:
+            if is_same(label, home) and read_conditions(label) == read_conditions(home):
+                yield label, home
 
 
 def list_at_home(config: RunSettings) -> list[str]:

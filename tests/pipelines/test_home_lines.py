@@ -203,6 +203,27 @@ def test_it_is_paired_only_where_nothing_but_the_others_differs_and_else_the_che
     assert sentence.startswith("train: two_at_home") and "not told" in sentence
 
 
+@pytest.mark.parametrize(
+    ("schedule", "paired"),
+    [
+        ({"buffer": 1, "durations": {"a": 1, "b": 3}}, {}),
+        ({"buffer": 1, "durations": {"a": 2, "b": 2}}, {"two": "two_at_home"}),
+        ({"participation": 0.5}, {"two": "two_at_home"}),
+    ],
+)
+def test_it_is_paired_only_where_every_hospital_trains_as_often_in_both(schedule, paired):
+    made = with_fenda()
+    made["train"]["methods"].pop("apple", None)
+    made["train"]["schedule"] = {"rounds": 4} | schedule
+    assert pair_home_lines(read(made)) == paired
+
+
+def test_of_two_equal_lines_at_home_the_first_is_compared_and_the_check_calls_neither_unlike():
+    config = read(with_fenda(methods={"two_again": FENDA_AT_HOME}))
+    assert pair_home_lines(config) == {"two": "two_at_home"}
+    assert find_unpaired_home_lines(config) == []
+
+
 def test_settings_of_one_hospital_count_too():
     made = with_fenda()
     made["sites"]["a"]["methods"] = {"two": {"weights": "uniform"}}
