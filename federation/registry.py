@@ -18,7 +18,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    runtime_checkable,
+)
 
 from federation.installed import Offer, list_offers, load_offer
 from federation.promised import find_class_problems, list_names
@@ -111,6 +121,15 @@ class Group:
             json_schema_input_schema=core_schema.dict_schema(),
         )
         return core_schema.tagged_union_schema(choices, discriminator=find_tag)
+
+
+@runtime_checkable
+class Deferred(Protocol):
+    """Annotates a value of a union that is defined only after the class whose field is annotated."""
+
+    def find_union(self) -> Any:
+        """The union, as an annotation."""
+        ...
 
 
 def union_members(union: Any) -> tuple[type, ...]:

@@ -48,10 +48,14 @@ ZERO_SHOT = "zero_shot"
 class AnyMethod:
     """Annotates a method that settings name. The union of all methods has `AtHome` too, so it is read when needed."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def find_union(self) -> Any:
+        """All methods, for the keys that messages offer (`federation.registry.Deferred`)."""
         from personalize import NamedAlgorithm
 
-        return handler.generate_schema(NamedAlgorithm)
+        return NamedAlgorithm
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler.generate_schema(self.find_union())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from federation.registry import Group, NotPermitted, find_class, other_names
+from federation.registry import Deferred, Group, NotPermitted, find_class, other_names
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -53,6 +53,7 @@ class Other:
 def _union_members(kind: Any) -> list[Any]:
     if get_origin(kind) is Annotated:
         union, *marks = get_args(kind)
+        union = next((mark.find_union() for mark in marks if isinstance(mark, Deferred)), union)
         other_members = [Other(mark, name) for mark in marks if isinstance(mark, Group) for name in other_names(mark)]
         return [*_union_members(union), *other_members]
     if get_origin(kind) in (Union, types.UnionType):

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from personalize import AnyAlgorithm
 from pipelines.loader.document import MAX_DEPTH, MAX_SHOWN, ConfigError, problem_at, read_yaml, render
-from pipelines.loader.keys import keys_at
+from pipelines.loader.keys import keys_at, tags_at
 from pipelines.loader.validation import to_plain, validate_settings
 from privacy.settings_error import Problem, SettingsError, refuse, unmet
 
@@ -470,3 +470,10 @@ def test_the_keys_that_are_offered_are_those_of_the_member_that_was_named():
         name = get_args(get_type_hints(member)["name"])[0]
         offered = keys_at(dict[str, AnyAlgorithm], {"one": {"name": name, "nonsense": 1}}, ("one",))
         assert set(offered) == {one.name for one in dataclasses.fields(member)}, name
+        at_home = {"one": {"name": "at_home", "of": {"name": name, "nonsense": 1}}}
+        assert keys_at(dict[str, AnyAlgorithm], at_home, ("one", "of")) == offered, name
+
+
+def test_where_a_method_at_home_has_no_name_the_names_are_offered():
+    names = tags_at(dict[str, AnyAlgorithm], {"one": {"name": "at_home", "of": {}}}, ("one", "of"), "name")
+    assert {"fenda", "moments", "fedavg"} <= set(names)
