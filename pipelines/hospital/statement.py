@@ -20,7 +20,7 @@ from pipelines.requests.export import EXPORT
 from pipelines.requests.leaving import TO, left_in
 from pipelines.requests.sample import SAMPLE
 from pipelines.requests.track import TRACK
-from pipelines.requests.train import HIDDEN_SAYS, INTRODUCE, TRAIN
+from pipelines.requests.train import HIDDEN_SAYS, INTRODUCE, SILENT, SILENT_SAYS, TRAIN
 from privacy.dp.accounting import compute_cost
 from privacy.dp.events import (
     NON_PRIVATE,
@@ -119,28 +119,25 @@ def describe_contents(
     named = [text if len(runs) == 1 else f"{text} ({', '.join(of)})" for text, of in runs.items()]
     return {
         **SAYS,
-        INTRODUCE.name: _describe_training_replies(INTRODUCE.name, lines, frozenset()),
-        TRAIN.name: _describe_training_replies(TRAIN.name, lines, find_hidden_runs(hospital, lines)),
+        INTRODUCE.name: _describe_training_replies(INTRODUCE.name, lines, {}),
+        TRAIN.name: _describe_training_replies(TRAIN.name, lines, _read_openings(hospital, lines)),
         EXPORT.name: _describe_exports(lines),
         TRACK.name: _describe_tracking(lines),
         SAMPLE.name: "; ".join(named) or SAMPLE.says,
     }
 
 
-def find_hidden_runs(hospital: Hospital, lines: Lines) -> frozenset[str]:
-    """The trainings of which parameters left only in sums over hospitals."""
-    openings = _read_openings(hospital, lines)
-    return frozenset(run for run, opening in openings.items() if opening.get("secure_sum") is True)
-
-
-def _describe_training_replies(request: str, lines: Lines, hidden: frozenset[str]) -> str:
+def _describe_training_replies(request: str, lines: Lines, openings: Mapping[str, Mapping[str, Json]]) -> str:
     """What replies to a training request contain, which of them the coordinator forwards, and which it sees only in
-    sums: those of the `hidden` runs.
+    sums. openings: of runs whose settings say what replies contain.
     """
+    hidden = {run for run, opening in openings.items() if opening.get("secure_sum") is True}
+    silent = {run for run, opening in openings.items() if as_mapping(opening.get("algorithm")).get("name") in SILENT}
     left = [line for line in lines if line.get("request") == request and not line.get("refused")]
     all_runs = {str(line.get("run")) for line in left}
     runs = dict.fromkeys(str(line.get("run")) for line in left if line.get("recipient") == SITES)
     says = HIDDEN_SAYS if all_runs and all_runs <= hidden else SAYS[request]
+    says = SILENT_SAYS if all_runs and all_runs <= silent else says
     if all_runs & hidden and not all_runs <= hidden:
         says = f"{says}; hidden in sums over hospitals: {', '.join(sorted(all_runs & hidden))}"
     if not runs:

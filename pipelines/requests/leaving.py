@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evaluation.leaving import Left, Records
 from pipelines.requests import REQUESTS
-from pipelines.requests.train import HIDDEN_BRIEF, HIDDEN_SAYS
+from pipelines.requests.train import HIDDEN_BRIEF, HIDDEN_SAYS, SILENT_BRIEF, SILENT_SAYS
 
 TO = " to outside"
 """Suffix of a request whose reply went to external sites."""
@@ -14,5 +14,6 @@ def left_in(site: str, request: str, content: str, records: Records, messages: i
     """What left. request: its name, perhaps with `TO`. size: in bytes."""
     declared = REQUESTS.get(request.removesuffix(TO))
     brief, of_patients = ("", "") if declared is None else (declared.brief, declared.records)
-    brief = HIDDEN_BRIEF if content.startswith(HIDDEN_SAYS) else brief
+    others = {HIDDEN_SAYS: HIDDEN_BRIEF, SILENT_SAYS: SILENT_BRIEF}
+    brief = next((words for says, words in others.items() if content.startswith(says)), brief)
     return Left(site, request, messages, size, content=content, brief=brief, records=records, of_patients=of_patients)

@@ -146,6 +146,11 @@ class Finished:
 HIDDEN_SAYS = "parameters of the method, hidden in a sum over hospitals; validation loss, number of examples"
 HIDDEN_BRIEF = "sums of model parameters over hospitals"
 """What replies hold, in words, where nothing but sums of parameters can be read (`Hidden`)."""
+SILENT_SAYS = "validation loss, number of examples; no parameters, because the methods send none"
+SILENT_BRIEF = "validation losses"
+"""What they hold of methods at home, which reply nothing of their own."""
+SILENT = ("local", "local_ridge", "local_svm", "as_begun", "at_home", "zero_shot")
+"""The names of these methods."""
 
 INTRODUCE: Request[Introduce, Introduced] = Request(
     name="introduce",

@@ -39,6 +39,8 @@ from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests.leaving import left_in
+from pipelines.requests.train import SILENT, SILENT_SAYS
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
 from privacy.dp import access_limit
@@ -250,7 +252,7 @@ def test_a_method_that_hands_a_sites_tensors_to_others_says_so(algorithm):
     hospitals = testbed.make_federation(algorithm, sites, task=task, work=work)
     engine = Overheard(hospitals)
     testbed.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=3), engine=engine)
-    assert engine.said or algorithm.name in ("local", "at_home", "local_ridge", "local_svm", "as_begun", "zero_shot")
+    assert bool(engine.said) == (algorithm.name not in SILENT)
     if engine.handed:
         assert recipient_of(algorithm) == SITES, f"{algorithm.name} hands on {engine.handed}"
 
@@ -294,6 +296,20 @@ def test_what_goes_to_all_sites_is_booked_and_stated_so(hospital, algorithm):
     assert describe_contents(site.hospital, only)["introduce"].endswith("handed on to all other sites")
     stated = build_own_statement(site.hospital, site.lines[before:])
     assert "handed on to all other sites" in str(stated) and plain != run
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "local"}, {"name": "at_home", "of": {"name": "fedavg"}}], ids=str)
+def test_what_methods_at_home_reply_is_stated_as_losses_and_not_as_parameters(hospital, algorithm):
+    site = hospital.under(OPEN)
+    runs = [site.introduced(algorithm=one, privacy=None) for one in (algorithm, {"name": "fedavg"})]
+    lines = [*site.lines, *({"request": "train", "run": run} for run in runs)]
+    alone, both = ([line for line in lines if line["run"] in some] for some in (runs[:1], runs))
+    assert describe_contents(site.hospital, alone)["train"] == SILENT_SAYS
+    assert (
+        describe_contents(site.hospital, both)["train"]
+        == "parameters of the method, validation loss, number of examples"
+    )
+    assert left_in("a", "train", SILENT_SAYS, "none").brief == "validation losses"
 
 
 def test_a_round_and_its_replay_are_booked_for_all_sites_and_the_last_loss_is_not(hospital):
