@@ -33,7 +33,7 @@ from federation.task import Task
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
 from privacy.message import Call, Json, Message, Params, as_mapping, whole_of
-from privacy.settings_error import refuse, unmet
+from privacy.settings_error import Problem, refuse, unmet
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -71,8 +71,8 @@ class AtHome:
         is_method = hasattr(self.of, "merge") and not isinstance(self.of, type)
         refuse(unmet(self, of=(is_method, "a method with its settings, as Fenda()")))
         is_alone = is_trained_alone(self.of) or isinstance(self.of, AsBegun) or self.of.name == ZERO_SHOT
-        text = f"a method that learns from others, and {self.of.name} does not: name it directly"
-        refuse(unmet(self, of=(not is_alone, text)))
+        text = f"must be a method that learns from others, and {self.of.name} does not: name it directly"
+        refuse([Problem(("of",), text)] if is_alone else [])
 
     @property
     def rounds(self) -> int | None:
