@@ -9,8 +9,7 @@ A method that draws numbers when it introduces itself draws them in round 1 here
 cores, FedDG's spectra). A private rehearsal counts what an introduction costs in every round, so that noise is never
 too little.
 
-Not from a paper. It was most of what FENDA gained with planned networks on phantom glands (docs/results/planned.md),
-and in accuracy on real tables (docs/results/heart-disease.md).
+Not from a paper. It was most of what FENDA gained with planned networks on phantom glands (docs/results/planned.md).
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     CONSILIUM_DATA=... python -m benchmarks.studies.added_by_others [--seeds 1 2 ...]
 
-Protocol and settings of pipelines/configs/heart_disease_study.yaml, which are the paper's; nothing is chosen anew. Each
-method is also run at each hospital alone (`at_home`), with the same network, work and number of steps. A seed draws
-networks, batches and validation patients; the test patients are always FLamby's. Models are of the globally best round.
+Protocol and settings of pipelines/configs/heart_disease_study.yaml, which are the paper's where it has the method;
+nothing is chosen anew. Each method is also run at each hospital alone (`at_home`), with the same network, work and
+number of steps. A seed draws networks, batches and validation patients; the test patients are always FLamby's. Models
+are of the globally best round. Rates of the paper are for its federations, and may be poor ones at a hospital alone.
 Figures of a seed go into benchmarks/measured/added_by_others.json, and what stands there is not measured again; `python
 -m benchmarks.tables.derived --write heart-disease` writes the tables.
 """

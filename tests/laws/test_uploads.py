@@ -30,15 +30,15 @@ from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import QuorumLost, Schedule
 from federation.scaffold import Scaffold
 from federation.upload import SCALES, find_upload_problem, pack_reply, packed_form, unpack_replies
+from pipelines.requests.train import SILENT
 from privacy.dp.protection import Protection
 from privacy.message import Message, count_message_bytes, to_bytes
 from tests.laws.test_sums import ADAM, NAMES, SGD, forms_of, table_of, task_of
 
 REFUSED = {"apple", "fedfomo", "fedsgd", "moments"}
 """They send whole numbers, or models to hospitals that hold them in another place."""
-SILENT = {"local", "at_home", "local_ridge", "local_svm", "as_begun", "zero_shot"}
 WORK_OF = {each.name: methods.work_of(each, ADAM, SGD) for each in methods.ALL}
-PACKED = [each for each in methods.ALL if each.name not in REFUSED | SILENT]
+PACKED = [each for each in methods.ALL if each.name not in REFUSED.union(SILENT)]
 ROUNDS, ONE = Schedule(rounds=3), Schedule(rounds=1)
 
 
